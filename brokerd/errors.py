@@ -25,6 +25,11 @@ class RemoteProtocolError(BrokerError):
         super().__init__(f"peer {peer}: {self.reason}")
 
 
+def reason_of(error: Exception) -> str:
+    """Return the reason for which a connection failed, at most 300 characters."""
+    return error.reason if isinstance(error, RemoteProtocolError) else str(error)[:300]
+
+
 class ConfigError(BrokerError):
     """A configuration value that cannot be used: names the key, the value and the valid values."""
 

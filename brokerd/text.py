@@ -85,6 +85,17 @@ def explain_problem(problem: Mapping[str, Any]) -> str:
     return _NOUNS[noun]
 
 
+def named(name: str, text: str) -> str:
+    """Return a text of a process with the name in front, unless the text begins with it."""
+    return text if without_name(name, text) != text else f"{name}: {text}"
+
+
+def without_name(name: str, text: str) -> str:
+    """Return a text of a process without the name in front, for a line that has it before."""
+    found = re.match(rf"(?:broker )?{re.escape(name)}(?:: | (?=\w))", text)
+    return text[found.end() :] if found else text
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless the number is one."""
     return f"{number:,} {noun if number == 1 else plural(noun)}"

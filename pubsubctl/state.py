@@ -11,6 +11,7 @@ from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import LASTING_VERBS
 from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.program import Program
+from brokerd.text import without_name
 from pubsubctl.deployment.deployment import UPGRADE, agent_note, broker_note
 from pubsubctl.errors import Unreachable
 from pubsubctl.hosts.connectors.base import Connector
@@ -24,13 +25,15 @@ class BrokerState:
     Attributes:
         state: running, recovering; or exited, stopped; or unknown.
         exit: the cause of the exit, "" while the broker runs.
-        loss: a loss of durable state that a client has proved, "" if none has.
+        loss: a loss of durable state that is not accepted, "" if there is none.
+        obstacles: peer → the reason for a missing session, other than that the peer is down.
         subscriptions: the number of subscriptions that the broker routes by.
         run_id: the run to which the broker records, or "".
         core: the assigned core, or -1.
         cores: the permitted cores in /proc; None if unknown.
         program: the reported program; None without an answer, or from an earlier release.
-        discrepancies: contradictions between the broker's view and its topology or log, in words.
+        discrepancies: contradictions between the broker's view and its topology or log, and
+            obstacles to its writes, in words.
         detail: the state that the broker's protocol prints.
     """
 
@@ -44,6 +47,7 @@ class BrokerState:
     wanted: tuple[str, ...] = ()
     ready: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
+    obstacles: Mapping[str, str] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
     subscriptions: int = 0
     run_id: str = ""
@@ -230,7 +234,8 @@ async def broker_state(
     if process is None:
         return BrokerState(name, host, port, None, "not started")
     if process["state"] != "running":
-        return BrokerState(name, host, port, None, process["state"], exit=_describe_end(process))
+        end, loss = _describe_end(name, process), str(process.get("loss", ""))
+        return BrokerState(name, host, port, None, process["state"], exit=end, loss=loss)
     try:
         status = await agent.broker(name, "status", timeout_ms=timeout_ms)
     except ControlError as error:
@@ -245,6 +250,7 @@ async def broker_state(
         wanted=core.wanted,
         ready=core.ready,
         pending=core.missing,
+        obstacles=status.get("obstacles", {}),
         faults=tuple(str(fault) for fault in status["faults"]),
         subscriptions=core.subscriptions,
         run_id=status["run_id"],
@@ -257,7 +263,7 @@ async def broker_state(
     )
 
 
-def _describe_end(process: Mapping[str, Any]) -> str:
+def _describe_end(name: str, process: Mapping[str, Any]) -> str:
     """Return the cause of an exit, such as `SIGKILL by fault ID` or `status 1, unexpected`."""
     cause = str(process["exit_cause"])
     number, code = process["exit_signal"], process["exit_code"]
@@ -265,6 +271,14 @@ def _describe_end(process: Mapping[str, Any]) -> str:
     if not how:
         return cause
     if code == EXIT_CONFIG and process.get("exit_text"):
-        return f"{how}: {process['exit_text']}"
+        return f"{how}: {without_name(name, process['exit_text'])}"
     fault = cause.removeprefix("fault:")
     return f"{how} by fault {fault}" if fault != cause else f"{how}, {cause}"
+
+
+def describe_missing(missing: Iterable[str], obstacles: Mapping[str, str]) -> str:
+    """Return a clause about missing sessions, with the known reasons; "" if none is missing."""
+    rows = [
+        f"{peer} ({obstacles[peer]})" if peer in obstacles else peer for peer in sorted(missing)
+    ]
+    return f"no session to {', '.join(rows)}" if rows else ""

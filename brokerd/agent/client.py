@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -11,6 +11,9 @@ from brokerd.agent.paths import read_announcement
 from brokerd.errors import ControlError
 from brokerd.runtime.control_socket import Happening, open_control
 from brokerd.runtime.program import Program, read_own_program
+
+FIRST_ANSWER_S: Final = 10.0
+"""Time for the first answer of an agent on a new connection."""
 
 
 class Control(Protocol):
@@ -182,9 +185,23 @@ class AgentClient:
 
 @asynccontextmanager
 async def open_agent(target: str | Path | trio.abc.Stream) -> AsyncIterator[AgentClient]:
-    """Open a client of the agent at a socket path, or at the other end of a stream (`attach`)."""
+    """Open a client of the agent at a socket path, or at the other end of a stream (`attach`).
+
+    Raises:
+        ControlError: `closed`: there is no agent, or it does not answer, for example because it is
+            stopped.
+    """
     async with open_control(target) as control:
-        yield AgentClient(control)
+        client = AgentClient(control)
+        with trio.move_on_after(FIRST_ANSWER_S) as patience:
+            await client.hello()
+        if patience.cancelled_caught:
+            raise ControlError(
+                "closed",
+                f"it has accepted a connection, and has not answered for {FIRST_ANSWER_S:g} s: it "
+                "is stopped (SIGSTOP), or its machine is busy",
+            )
+        yield client
 
 
 @asynccontextmanager

@@ -24,6 +24,7 @@ import trio
 
 from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.errors import BrokerError, ConfigError, ControlError, MustNotGoOn, StorageCorrupt
+from brokerd.text import named
 from brokerd.wire.control import (
     PREFIX,
     Answer,
@@ -236,10 +237,10 @@ def _become(
             print(error.code, file=sys.stderr)  # noqa: T201
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     except (ConfigError, StorageCorrupt, MustNotGoOn) as error:
-        print(f"{options['name']}: {error}", file=sys.stderr)  # noqa: T201
+        print(named(options["name"], str(error)), file=sys.stderr)  # noqa: T201
         status = EXIT_CONFIG
     except BrokerError as error:
-        print(f"{options['name']}: {error}", file=sys.stderr)  # noqa: T201
+        print(named(options["name"], str(error)), file=sys.stderr)  # noqa: T201
     except BaseException:
         traceback.print_exc()
     finally:
@@ -257,6 +258,7 @@ def _leave_image(options: dict[str, Any], keep: int) -> None:
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond `ulimit -f` fails with a reason
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _redirect(options.get("output_folder"))
     if options.get("core", -1) >= 0:

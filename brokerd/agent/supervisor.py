@@ -23,6 +23,7 @@ from brokerd.agent.watchdog import read_identity
 from brokerd.errors import ControlError
 from brokerd.files import write_whole
 from brokerd.overlay.topology import nearest
+from brokerd.runtime.state_folder import read_loss
 from brokerd.storage.files import is_out_of_descriptors
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class ManagedProcess:
             "exit_signal": self.exit_signal,
             "exit_cause": self.exit_cause,
             "exit_text": self.exit_text,
+            "loss": "" if self.is_running else self._recorded_loss(),
             "adopted": self.adopted,
             "t_start_ns": self.started_ns,
             "t_exit_ns": self.exited_ns,
@@ -92,6 +94,11 @@ class ManagedProcess:
             "log_folder": str(self.log_folder),
             "config_digest": config_digest(self.role, self.config, self.control_socket),
         }
+
+    def _recorded_loss(self) -> str:
+        """Return the cause of the loss that the state folder of a broker records; "" if none."""
+        folder = self.config.get("state_folder")
+        return read_loss(Path(folder)).cause if folder else ""
 
 
 class Supervisor:
@@ -254,6 +261,7 @@ class Supervisor:
                 process.exit_code = exit_entry["exit_code"]
                 process.exit_signal = exit_entry["exit_signal"]
                 process.exit_cause = exit_entry["exit_cause"]
+                process.exit_text = _last_words(process)
                 process.exited_ns = exit_entry["t_ns"]
                 process.ended.set()
                 continue
@@ -403,7 +411,7 @@ class Supervisor:
             # A process that ends by itself, in order, was asked to by other means or is complete.
             process.exit_cause = "planned" if exit_code == 0 else "unexpected"
         process.state = "stopped" if process.expected_exit == "planned" else "exited"
-        process.exit_text = _last_line(process.log_folder / "stderr.log") if exit_code else ""
+        process.exit_text = _last_words(process)
         identity = process.identity
         row = {
             "process": process.name,
@@ -443,6 +451,11 @@ def _check_core(name: str, core: object) -> None:
     if type(core) is not int or not (core == -1 or core in available):
         cores = ", ".join(map(str, sorted(available)))
         raise ControlError("user", f"{name}: core = {core!r}; available: {cores} (-1 for any)")
+
+
+def _last_words(process: ManagedProcess) -> str:
+    """Return the last line that a process printed, if its exit code is not 0."""
+    return _last_line(process.log_folder / "stderr.log") if process.exit_code else ""
 
 
 def _last_line(path: Path) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from brokerd.client.state import Home
+from brokerd.sessions.messages import StateMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,14 @@ class Attachment:
         exact_incarnation: True if the next source must have this incarnation; else the broker
             assigns one that has never been used, of at least this number.
         pubend: the pubend that the publisher must be at; None: the broker chooses.
+        witnessed: the last state mark that the home has announced; None if there is none. The
+            client returns it, so that the home detects a loss of its state.
     """
 
     def __init__(self, incarnation: int, *, exact_incarnation: bool) -> None:
         self.pubend: int | None = None
         self.home: Home | None = None
+        self.witnessed: StateMark | None = None
         self.attached = False
         self.was_attached = False
         self.has_connected = False

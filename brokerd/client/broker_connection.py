@@ -19,14 +19,14 @@ from brokerd.client.events import (
 )
 from brokerd.client.state_encoding import home_of
 from brokerd.config import SessionParameters
-from brokerd.errors import RemoteProtocolError
+from brokerd.errors import RemoteProtocolError, reason_of
 from brokerd.protocols.interface import LossReason, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.runtime.connection import Connection, clock_ns
 from brokerd.runtime.streams import Dial, PlaintextRefused, close_stream, first_message
 from brokerd.runtime.tls import CertificateRefused, identity_of
 from brokerd.sessions.failure_detector import check_interval_ns
-from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
+from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello, StateAdvanced, StateMark
 from brokerd.sessions.session import Session, SessionState, client_hello
 from brokerd.units import SECOND_NS
 from brokerd.wire.codec import encode
@@ -289,9 +289,9 @@ class BrokerConnection:
                 except CertificateRefused as error:
                     session = self._refuse_stranger(str(error))
                 except RemoteProtocolError as error:
-                    session = f"{error.reason[:300]}{self._describe_plaintext(stream)}"
+                    session = f"{reason_of(error)}{self._describe_plaintext(stream)}"
                 except (OSError, trio.BrokenResourceError) as error:
-                    session = str(error)[:300]
+                    session = reason_of(error)
             if isinstance(session, str) or stream is None:
                 return str(session)
             await self._serve(session, stream, decoder)
@@ -305,10 +305,16 @@ class BrokerConnection:
         if certified is not None and certified.role != "broker":
             return self._refuse_stranger(f"it is no broker but {certified}")
         if certified is not None and self._deployment_id not in ("", certified.deployment):
-            return self._refuse_stranger(f"it is {certified}")
+            return self._refuse_stranger(
+                f"it is {certified}, not of deployment {self._deployment_id}"
+            )
         self._sessions += 1
         hello = client_hello(
-            self.core.name, self._deployment_id, self.core.attachment.incarnation, self._sessions
+            self.core.name,
+            self._deployment_id,
+            self.core.attachment.incarnation,
+            self._sessions,
+            self.core.attachment.witnessed,
         )
         await stream.send_all(b"".join(encode(hello)))
         answer = await first_message(stream, decoder)
@@ -317,10 +323,15 @@ class BrokerConnection:
                 self._refusal = f"refused: {answer.reason}"
             return answer.reason
         assert isinstance(answer, Hello), answer
-        if answer.wire_version != WIRE_VERSION or answer.session != self._sessions:
-            return f"{answer.name[:64]!r} answers with wire version {answer.wire_version}"
+        if answer.wire_version != WIRE_VERSION:
+            return self._refuse(
+                f"{answer.name[:64]!r} answers with wire version {answer.wire_version}, "
+                f"this is {WIRE_VERSION}"
+            )
+        if answer.session != self._sessions:
+            return f"{answer.name[:64]!r} answers for session {answer.session}"
         if certified is not None and answer.name != certified.name:
-            return f"{certified} answers as {answer.name[:64]!r}"
+            return self._refuse_stranger(f"{certified} answers as {answer.name[:64]!r}")
         return self._await_accepted(answer)
 
     @staticmethod
@@ -337,25 +348,37 @@ class BrokerConnection:
             self._refusal = reason if self.brokers.is_list else f"{self.address}: {reason}"
         return reason
 
+    def _refuse(self, why: str) -> str:
+        """Refuse the broker for good: another attempt would end in the same way."""
+        self._refusal = why[:300]
+        return self._refusal
+
     def _await_accepted(self, answer: Hello) -> Session | str:
         """Return the session that the broker has accepted, or the reason against the session."""
         home = home_of(answer.name, answer.deployment_id, answer.protocol)
         if self.brokers.is_list or self.core.is_kept:
             if (objection := self.core.objection(home)) is not None:
-                self._refusal = objection[:300]
-                return self._refusal
+                return self._refuse(objection)
             if self.core.is_kept and home.protocol not in DEFINITIONS:
-                self._refusal = f"{home.broker} runs {home.protocol[:64]!r}, unknown here"
-                return self._refusal
+                return self._refuse(f"{home.broker} runs {home.protocol[:64]!r}, unknown here")
             if self.core.attachment.home is not None and self.core.attachment.home.broker not in (
                 "",
                 home.broker,
             ):
                 self._leave_broker()
         self.core.move_to(home)
+        self._witness(answer.state)
         session = Session(answer.number, answer.session, SessionState.ESTABLISHED)
         session.number, session.incarnation = self._sessions, answer.incarnation
         return session
+
+    def _witness(self, mark: StateMark | None) -> None:
+        """Keep the state mark of the broker, to return it with the next Hello."""
+        if mark is not None:
+            self.core.attachment.witnessed = mark
+
+    def _on_state_advanced(self, _peer: object, message: StateAdvanced) -> None:
+        self._witness(message.mark)
 
     async def _serve(
         self, session: Session, stream: trio.abc.Stream, decoder: StraightReader
@@ -364,6 +387,7 @@ class BrokerConnection:
             stream, session, decoder, self._parameters, self, begins_acknowledgements=True
         )
         self.connection = connection
+        connection.on_state_advanced = self._on_state_advanced
         self.core.on_established()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_after, connection)

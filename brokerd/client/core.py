@@ -333,7 +333,10 @@ class ClientCore:
 
     def move_to(self, home: Home) -> None:
         """Set the broker of the next session; `objection` returned None."""
-        if home != self.attachment.home:
+        before = self.attachment.home
+        if before is not None and before.broker != home.broker:
+            self.attachment.witnessed = None
+        if home != before:
             self.attachment.home = home
             self.revision.current += 1
 

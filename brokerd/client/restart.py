@@ -29,6 +29,7 @@ def state_of(core: ClientCore) -> ClientState:
         wanted.last_number,
         subscriptions,
         tuple(wanted.ending),
+        core.attachment.witnessed,
     )
 
 
@@ -52,6 +53,7 @@ def restart(
     core.attachment.home = home
     core.attachment.was_attached = home is not None and bool(home.broker)
     core.attachment.has_connected = True
+    core.attachment.witnessed = state.witnessed
     core.outgoing.restore(state)
     core.subscriptions.restore(state)
     redelivers = home is not None and home.redelivers

@@ -1,12 +1,15 @@
 """The state of a client that must survive a restart, and its versions."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from brokerd.model.client_messages import ClientMessage
 from brokerd.model.identity import ClientId, SourceId, StreamId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
+from brokerd.sessions.messages import StateMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class ClientState:
         runs: unacknowledged publications.
         last_number: highest number of all subscriptions ever made.
         ending: subscriptions with an end that the broker has not confirmed.
+        witnessed: see Attachment.
     """
 
     name: ClientId
@@ -76,6 +80,12 @@ class ClientState:
     last_number: int
     subscriptions: tuple[KeptSubscription, ...]
     ending: tuple[int, ...]
+    witnessed: StateMark | None = None
+
+
+def read_mark(values: Sequence[Any] | None) -> StateMark | None:
+    """Return the state mark with the stored values; None without values."""
+    return None if values is None else StateMark(*values)
 
 
 class Revision:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import cbor2
 
-from brokerd.client.state import ClientState, Home, KeptSubscription, Positions
+from brokerd.client.state import ClientState, Home, KeptSubscription, Positions, read_mark
 from brokerd.errors import ConfigError, RemoteProtocolError, ResumeTokenRefused, StorageCorrupt
 from brokerd.model.client_messages import Publish, Subscribe
 from brokerd.model.identity import ClientId, SourceId
@@ -40,6 +40,7 @@ def write_kept(state: ClientState) -> bytes:
             for each in state.subscriptions
         ],
         list(state.ending),
+        None if state.witnessed is None else list(state.witnessed),
     ]
     body = _MAGIC + cbor2.dumps(content)
     return body + _checksum(body)
@@ -109,9 +110,8 @@ def read_kept(
 
 
 def _read(values: Any) -> ClientState:
-    name, publishes, incarnation, next_sequence, home, source, runs, last, subscriptions, ending = (
-        values
-    )
+    name, publishes, incarnation, next_sequence, home, source, runs, last, *others = values
+    subscriptions, ending, witnessed = (*others, None)[:3]  # older stores have no mark
     here = None if home is None else home_of(*home)
     return ClientState(
         name,
@@ -124,6 +124,7 @@ def _read(values: Any) -> ClientState:
         last,
         tuple(_subscription(each, here) for each in subscriptions),
         tuple(ending),
+        read_mark(witnessed),
     )
 
 

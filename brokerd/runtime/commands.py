@@ -65,8 +65,8 @@ class Commands:
         accepted_loss: the loss that an operator's act accepted at the start of this broker. The
             event log of every run repeats the act, because gaps of the run may be due to the loss.
         reload_certificate: reads the certificate again; returns its SHA-256.
-        discrepancies: returns the differences of the files from the running configuration, in
-            words.
+        discrepancies: returns the differences of the files from the running configuration, and the
+            reasons for which durable writes wait, in words.
     """
 
     def __init__(
@@ -169,6 +169,11 @@ class Commands:
             "probed": not self._probes.missing(),
             "unprobed": {
                 self._own.names[number]: why for number, why in self._probes.missing().items()
+            },
+            "obstacles": {
+                self._own.names[number]: why
+                for number, why in self._links.obstacles.items()
+                if number in self._own.names
             },
             "faults": [fault.fault_id for fault in self._links.faults],
             "run_id": self._log.run_id,

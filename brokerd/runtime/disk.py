@@ -44,6 +44,10 @@ ROOM_RETRY_S: Final = 0.1
 _SLICE_S: Final = 0.05
 _NO_ROOM: Final = ("disk_full", "disk_has_room")
 _NO_DESCRIPTORS: Final = ("descriptors_exhausted", "descriptors_free")
+_WORDS: Final = {
+    _NO_ROOM[0]: "its disk has no room; what must be durable waits, and publishers with it",
+    _NO_DESCRIPTORS[0]: "it may open no further file; what must be durable waits",
+}
 
 Returned = TypeVar("Returned")
 
@@ -123,6 +127,11 @@ class DurableWrites:
         self._faults = LinkFaults() if faults is None else faults
         self._record = record
         self._check = check
+        self._waiting: dict[str, int] = {}
+
+    def obstacles(self) -> list[str]:
+        """Return the reasons for which operations wait now, in words."""
+        return [_WORDS[event] for event, count in self._waiting.items() if count]
 
     async def perform(self, write: Callable[[], None], size_bytes: int, thread: DiskThread) -> None:
         """Carry out `write` in a thread; repeat it while the disk has no room.
@@ -153,21 +162,26 @@ class DurableWrites:
         self, operation: Callable[[], Returned], size_bytes: int, thread: DiskThread
     ) -> Returned:
         refused_ns = 0
-        ended = ""
-        while True:
-            try:
-                if not self._faults.take_room(size_bytes):
-                    raise OSError(errno.ENOSPC, "No space left on device (fault)")
-                found = await thread.carry_out(operation)
-                break
-            except OSError as error:
-                if not is_transient(error):
-                    raise DiskFailed(str(error)) from error
-                if not refused_ns:
-                    refused_ns = clock_ns()
-                    began, ended = _NO_DESCRIPTORS if is_out_of_descriptors(error) else _NO_ROOM
-                    self._record(began, {"bytes": size_bytes, "error": str(error)[:200]})
-                await trio.sleep(ROOM_RETRY_S)
+        began = ended = ""
+        try:
+            while True:
+                try:
+                    if not self._faults.take_room(size_bytes):
+                        raise OSError(errno.ENOSPC, "No space left on device (fault)")
+                    found = await thread.carry_out(operation)
+                    break
+                except OSError as error:
+                    if not is_transient(error):
+                        raise DiskFailed(str(error)) from error
+                    if not refused_ns:
+                        refused_ns = clock_ns()
+                        began, ended = _NO_DESCRIPTORS if is_out_of_descriptors(error) else _NO_ROOM
+                        self._waiting[began] = self._waiting.get(began, 0) + 1
+                        self._record(began, {"bytes": size_bytes, "error": str(error)[:200]})
+                    await trio.sleep(ROOM_RETRY_S)
+        finally:
+            if began:
+                self._waiting[began] -= 1
         if refused_ns:
             self._record(ended, {"after_ns": clock_ns() - refused_ns})
         return found

@@ -10,7 +10,7 @@ from typing import Any, Final
 import trio
 
 from brokerd.config import SessionParameters
-from brokerd.errors import RemoteProtocolError
+from brokerd.errors import RemoteProtocolError, reason_of
 from brokerd.model.client_messages import Detach, Publish
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import (
@@ -39,6 +39,8 @@ REFUSALS_RECORDED_PER_S: Final = 10
 STUCK_REMEMBERED: Final = 1_000
 STUCK = "slow consumer: it took nothing of what waited for it, so its subscriptions have ended"
 SHORTEST_PAUSE_NS: Final = 5 * MILLISECOND_NS
+CLIENT_STATE_NS: Final = 5 * SECOND_NS
+"""Interval of state marks to clients: there may be thousands of them."""
 
 RecordEvent = Callable[[str, dict[str, Any]], None]
 Welcome = Callable[[trio.abc.Stream], Awaitable[trio.abc.Stream]]
@@ -57,6 +59,8 @@ class Links:
     Attributes:
         connections: by peer; messages of the core are sent on these.
         counters: sessions and bytes, for statistics.
+        obstacles: by broker without a session, the reason of the latest failed attempt, unless no
+            connection was made.
         faults: faults added by `fault_apply`; `faults_changed` must follow each change.
         reached_by: called with the broker that has opened a session, or has probed this broker.
         count_writes: counts the durable writes of this broker so far, before its state is marked.
@@ -113,6 +117,7 @@ class Links:
         self._marked: dict[Connection, tuple[StateMark, StateMark | None]] = {}
         self._backoff = FaultBackoff()
         self.connections: dict[Peer, Connection] = {}
+        self.obstacles: dict[BrokerNumber, str] = {}
         self._attempts: dict[BrokerNumber, trio.CancelScope] = {}
         self._open_streams = 0
         self._stopping = False
@@ -218,7 +223,7 @@ class Links:
                     await stream.send_all(b"".join(encode(self._table.probe_hello())))
                     answer = await first_message(stream, StraightReader())
             except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
-                return str(error)[:300]
+                return reason_of(error)
             if isinstance(answer, Farewell):
                 self._table.on_refusal(peer, answer)
                 self._end_on_loss()
@@ -349,6 +354,8 @@ class Links:
         if isinstance(peer, int):
             connection.on_state_advanced = self._state_advanced
         self.connections[peer] = connection
+        if isinstance(peer, int):
+            self._note_obstacle(peer, "")
         self._impair(connection)
         self.counters["sessions_established"] += 1
         self._record(
@@ -379,6 +386,7 @@ class Links:
         stream: trio.abc.Stream | None = None
         decoder = StraightReader()
         reason: str | None = "no answer in time"
+        is_down = False
         with scope:
             await trio.sleep(pause_s)
             try:
@@ -390,7 +398,8 @@ class Links:
                 await trio.lowlevel.checkpoint_if_cancelled()
                 reason = await self._shake_hands(attempt, stream, decoder)
             except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
-                reason = str(error)[:300]
+                reason = reason_of(error)
+                is_down = not isinstance(error, TlsError | RemoteProtocolError)
         if self._attempts.get(peer) is scope:
             del self._attempts[peer]
         try:
@@ -400,10 +409,18 @@ class Links:
             if attempt.state is not SessionState.CLOSED:
                 self._table.close(attempt)
                 self._post([OpenFailed(peer, reason or "cancelled")])
+                self._note_obstacle(peer, "" if is_down else reason or "")
             if stream is not None:
                 await trio.aclose_forcefully(stream)
         finally:
             self._open_streams -= stream is not None
+
+    def _note_obstacle(self, peer: BrokerNumber, reason: str) -> None:
+        """Record the reason for which the latest attempt failed; "" for none to report."""
+        if reason:
+            self.obstacles[peer] = reason
+        else:
+            self.obstacles.pop(peer, None)
 
     def _address(self, peer: BrokerNumber) -> str:
         """Return the listening address of a broker.
@@ -570,11 +587,12 @@ class Links:
         return fault
 
     def _send_state(self, connection: Connection) -> None:
-        """Send a neighbour the marks of this broker and of the neighbour, if changed."""
+        """Send the marks of this broker and of the neighbour, if changed; a client has none."""
         ledger, peer = self._table.own.ledger, connection.peer
-        if ledger is None or not isinstance(peer, int):
+        if ledger is None:
             return
-        marks = ledger.mark(), self._table.witness.marks.get(peer)
+        known = self._table.witness.marks.get(peer) if isinstance(peer, int) else None
+        marks = ledger.mark(), known
         if self._marked.get(connection) != marks:
             self._marked[connection] = marks
             connection.send(StateAdvanced(*marks))
@@ -608,6 +626,7 @@ class Links:
         tick_ns = check_interval_ns(self._parameters)
         next_beat_ns = clock_ns()
         waited_since_ns = clock_ns()
+        clients_due_ns = 0
         while True:
             now_ns = clock_ns()
             due_ns = [each.detector.due_ns for each in self.connections.values()]
@@ -625,9 +644,13 @@ class Links:
                         self.connections[name].wait_for_progress(waited_ns)
                 self.count_writes()
                 self.keep_witness()
+            marks_clients = beats and now_ns >= clients_due_ns
+            if marks_clients:
+                clients_due_ns = now_ns + CLIENT_STATE_NS
             for connection in list(self.connections.values()):
                 if beats:
-                    self._send_state(connection)
+                    if marks_clients or isinstance(connection.peer, int):
+                        self._send_state(connection)
                     connection.beat()
                 connection.check(now_ns)
             for name in self._publishing.clients_within_rate(now_ns) if self._publishing else ():

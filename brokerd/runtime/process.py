@@ -223,11 +223,12 @@ class BrokerProcess:
         links.reached_by = probes.on_reached
         commands = Commands(config, core, links, disk, log, own, probes)
         commands.accepted_loss = stores.accepted_loss
+        commands.loss = stores.proved_loss
         commands.parameters = asdict(self._around.parameters)
         self._commands = commands
         commands.reload_topology = partial(self._reload_topology, driver, links)
         commands.reload_certificate = self._reload_certificate
-        commands.discrepancies = self._around.discrepancies
+        commands.discrepancies = lambda: [*self._around.discrepancies(), *writes.obstacles()]
         commands.farewell = partial(self._farewell, core)
         commands.decommission = partial(self._decommission, driver)
         commands.end_subscription = partial(_end_subscription, driver)

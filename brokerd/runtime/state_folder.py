@@ -12,7 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -68,16 +68,16 @@ def held(config: BrokerConfig) -> Iterator[StateFolder]:
     """Hold the state folder of a broker for this process alone.
 
     Raises:
-        PreflightError: another process has it, or there is no room for a new one.
+        PreflightError: another process has it, it cannot be written, or there is no room for a new
+            one.
     """
     folder = Path(config.state_folder)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        if not is_no_room(error):
-            raise
-        raise PreflightError(f"{folder}: cannot be made: no space left on the device") from None
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        why = (error.strerror or str(error)).lower()
+        raise PreflightError(f"{error.filename or folder}: cannot be used: {why}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -126,15 +126,19 @@ MOST_CAUSE: Final = 600
 """Longest text of a cause."""
 
 
-def read_recorded_loss(folder: Path, start: bytes) -> RecordedLoss:
-    """Return the loss that is recorded in a state folder.
+def read_recorded_loss(folder: Path, starts: Sequence[bytes]) -> RecordedLoss:
+    """Return the loss that is recorded in a state folder, and not resolved.
+
+    A record of a start that the folder does not have belongs to a copy that was replaced since, and
+    is ignored. A broker does not start again on a folder with a loss that must end it, so such a
+    record is of the last start.
 
     Args:
-        start: random number of the last start on the folder. A record of another start belongs to a
-            copy that was replaced since, and is ignored.
+        starts: random numbers of the starts on the folder, the last one last; at least one.
     """
     found = read_loss(folder)
-    is_current = found.start in ("", start.hex()) or not found.must_end
+    possible = starts[-1:] if found.must_end else starts
+    is_current = not found.start or found.start in [start.hex() for start in possible]
     return found if is_current else RecordedLoss()
 
 

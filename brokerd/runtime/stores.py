@@ -68,6 +68,8 @@ class Stores:
         ends: ends of the logs at the start.
         ledger: ledger of the folder, once begun.
         accepted_loss: the loss that this start accepts, for the event log; None if no loss is.
+        proved_loss: cause of a loss that a client has proved before, and that no act accepts; "" if
+            there is none.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Stores:
         self.ends: Mapping[str, LogEnds] = {}
         self.ledger: StateLedger
         self.accepted_loss: Mapping[str, Any] | None = None
+        self.proved_loss = ""
 
     @property
     def meta(self) -> MetaStore:
@@ -161,10 +164,9 @@ class Stores:
             StateLost: the loss is not accepted; nothing was changed but the record of the loss.
         """
         config, folder = self._config, self._folder
-        starts = self.meta.marks().starts
-        start = starts[-1][1] if starts else b""
-        if read_recorded_loss(folder, start).cause != cause[:MOST_CAUSE]:
-            record_loss(folder, start, cause[:MOST_CAUSE])
+        numbers = [start for _, start, _, _ in self.meta.marks().starts] or [b""]
+        if read_recorded_loss(folder, numbers).cause != cause[:MOST_CAUSE]:
+            record_loss(folder, numbers[-1], cause[:MOST_CAUSE])
         if config.accept_loss is None or self.keeps_loss:
             raise StateLost(loss_text(config, cause, self.keeps_loss))
         self._check_acceptance(config.accept_loss, read_loss(folder))
@@ -177,14 +179,16 @@ class Stores:
         """
         config, folder = self._config, self._folder
         starts = self.meta.marks().starts if recovering else ()
-        found = read_recorded_loss(folder, starts[-1][1]) if starts else RecordedLoss()
-        if not found.cause and (cause := self._missing_writes(starts, recovering=recovering)):
+        numbers = [start for _, start, _, _ in starts]
+        found = read_recorded_loss(folder, numbers) if numbers else RecordedLoss()
+        if not found.must_end and (cause := self._missing_writes(starts, recovering=recovering)):
             # With a number, so that an operator can accept this loss.
             record_loss(folder, starts[-1][1] if starts else b"", cause)
             found = read_loss(folder)
         if config.accept_loss is None:
             if found.must_end:
                 raise StateLost(loss_text(config, found.cause, self.keeps_loss))
+            self.proved_loss = found.cause
             return None
         if found.cause and self.keeps_loss:
             raise StateLost(loss_text(config, found.cause, self.keeps_loss))
@@ -308,6 +312,7 @@ def _describe_wait(config: BrokerConfig, digest: str) -> dict[str, Any]:
         "clients": 0,
         "probed": False,
         "unprobed": {},
+        "obstacles": {},
         "run_id": "",
         "loss": "",
         "written": [0, 0],

@@ -31,7 +31,31 @@ class TlsError(ConnectionError):
 
 
 class CertificateRefused(TlsError):
-    """A refusal of one end's certificate, or of TLS itself: the same attempt fails again."""
+    """A certificate, or TLS itself, that one end refuses: the same attempt fails again."""
+
+
+_OTHER_AUTHORITY: Final = "another authority issued it"
+_ALERTS: Final = {
+    "TLSV1_ALERT_UNKNOWN_CA": _OTHER_AUTHORITY,
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it has expired, or the clocks differ",
+    "SSLV3_ALERT_CERTIFICATE_REVOKED": "it is revoked",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it is damaged, or is not valid yet",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it is of another kind",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it is not acceptable",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "there is none",
+}
+"""Reasons for which the other end refuses our certificate, by the library's name of the alert."""
+
+
+_OBJECTIONS: Final = {
+    9: "it is not valid yet, or the clocks differ",
+    10: "it has expired, or the clocks differ",
+    18: _OTHER_AUTHORITY,
+    19: _OTHER_AUTHORITY,
+    20: _OTHER_AUTHORITY,
+    30: _OTHER_AUTHORITY,
+}
+"""Reasons for which a certificate of the other end is refused, by the library's X509_V_ERR code."""
 
 
 class TlsCredentials:
@@ -94,8 +118,8 @@ class TlsCredentials:
         in the first exchange.
 
         Raises:
-            TlsError: the other end has no certificate of the authority, or does not support TLS
-                1.3.
+            CertificateRefused: the other end has no certificate of the authority.
+            TlsError: the other end does not support TLS 1.3, or has closed.
         """
         self._refresh()
         return await _shake_hands(transport, self._client, server_side=False)
@@ -247,11 +271,13 @@ class TlsStream(trio.abc.Stream):
     def _read_identity(self) -> Identity:
         names = (self._records.getpeercert() or {}).get("subjectAltName", ())
         if len(names) != 1 or names[0][0] != "URI":
-            raise CertificateRefused("its certificate does not name one member of a deployment")
+            raise CertificateRefused(
+                "the other end's certificate does not name one member of a deployment"
+            )
         try:
             return Identity.from_uri(str(names[0][1]))
         except ValueError as error:
-            raise CertificateRefused(f"its certificate: {error}") from None
+            raise CertificateRefused(f"the other end's certificate: {error}") from None
 
 
 def transport_of(stream: trio.abc.Stream) -> trio.abc.Stream:
@@ -314,24 +340,14 @@ def _refuse_passphrase() -> str:
     raise ValueError("the key is encrypted")
 
 
-_ALERTS: Final = {
-    "TLSV1_ALERT_UNKNOWN_CA": "its authority is unknown there",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it cannot be verified",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it has expired",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it cannot be verified",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it is missing",
-}
-"""The reasons for which the other end refuses this end's certificate, by the library's name."""
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
 """The library's names for an answer that is no record of TLS."""
 
 
 def _failure_of(error: ssl.SSLError) -> TlsError:
     """Return the failure for an error of the TLS library, in words."""
-    if isinstance(error, ssl.SSLCertVerificationError):
+    if isinstance(error, ssl.SSLCertVerificationError) or error.reason in _ALERTS:
         return CertificateRefused(_words(error))
-    if error.reason in _ALERTS:
-        return CertificateRefused(f"it refuses this end's certificate: {_ALERTS[error.reason]}")
     if error.reason in _NO_TLS:
         return CertificateRefused(f"it does not answer with TLS ({_words(error)})")
     return TlsError(_words(error))
@@ -340,7 +356,10 @@ def _failure_of(error: ssl.SSLError) -> TlsError:
 def _words(error: Exception) -> str:
     """Return the text of an error of the TLS library, for people."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {error.verify_message}"
+        why = _OBJECTIONS.get(error.verify_code, error.verify_message)
+        return f"the other end's certificate is not accepted: {why}"
+    if isinstance(error, ssl.SSLError) and error.reason in _ALERTS:
+        return f"the other end does not accept our certificate: {_ALERTS[error.reason]}"
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.lower().replace("_", " ")
     if isinstance(error, OSError) and error.strerror:

@@ -58,6 +58,7 @@ class Hello:
         recovering: True if the sender recovers from a restart.
         capabilities: names of optional features; none exist yet, unknown names are ignored.
         state: durable state of the sender; None for a client, or a broker without durable state.
+            A client keeps it, too.
         witnessed: the newest mark of the receiver that the sender has; None if there is none.
     """
 
@@ -84,11 +85,12 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class StateAdvanced:
-    """Broker → broker: a newer state mark of the sender; sent with heartbeats.
+    """Broker → broker, client: a newer state mark of the sender; sent with heartbeats.
 
     Attributes:
         mark: mark of the sender.
-        witnessed: the newest mark of the receiver that the sender has; None if there is none.
+        witnessed: the newest mark of the receiver that the sender has; None if there is none, and
+            to a client.
     """
 
     mark: StateMark

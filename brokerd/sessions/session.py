@@ -105,8 +105,8 @@ class SessionTable:
 
     Attributes:
         witness: the durable state that neighbours have announced.
-        loss: the proof of a neighbour that this broker lost state; "" if there is none. The broker
-            must not continue after a proof.
+        loss: the proof of a neighbour or a client that this broker lost state; "" if there is none.
+            The broker must not continue after a proof.
         lost_incarnation: the highest incarnation in a proof.
     """
 
@@ -227,7 +227,17 @@ class SessionTable:
         self._last_attempts[peer] = (hello.incarnation, hello.session)
         return self._accept_session(peer, hello, old, attempt)
 
-    def _accept_client(self, hello: Hello) -> Accepted:
+    def _accept_client(self, hello: Hello) -> Accepted | Farewell:
+        """Accept a client, unless the mark that it returns proves that this broker lost state.
+
+        The client is not refused for good: a newer copy of the folder may be put back.
+        """
+        own = self.own
+        if hello.witnessed is not None and own.ledger is not None:
+            loss = own.ledger.loss_by_client(hello.witnessed)
+            if loss is not None:
+                self._note_loss(f"client {hello.name[:64]!r}", hello.witnessed, loss)
+                return Farewell("stopping", f"{own.name} has lost durable state: {loss}")
         return self._accept_session(hello.name, hello, self.sessions.get(hello.name), None)
 
     def _accept_session(
@@ -327,13 +337,17 @@ class SessionTable:
             return f"{own.names.get(peer, peer)} returns {error}"
         if loss is None:
             return None
-        self.lost_incarnation = max(self.lost_incarnation, mark.incarnation)
-        self.loss = self.loss or f"{own.names.get(peer, peer)} proves that {loss}"
+        self._note_loss(str(own.names.get(peer, peer)), mark, loss)
         return f"{own.name} has lost durable state: {loss}"
+
+    def _note_loss(self, prover: str, mark: StateMark, loss: str) -> None:
+        """Set `loss` to the first proof."""
+        self.lost_incarnation = max(self.lost_incarnation, mark.incarnation)
+        self.loss = self.loss or f"{prover} proves that {loss}"
 
     def _describe(self, role: Role, session: int, newest: int, peer: Peer | None = None) -> Hello:
         own = self.own
-        ledger = own.ledger if not isinstance(peer, str) else None
+        ledger = own.ledger
         return Hello(
             WIRE_VERSION,
             own.protocol,
@@ -381,8 +395,13 @@ def _can_replace(hello: Hello, old: Session) -> bool:
     return hello.incarnation > old.incarnation
 
 
-def client_hello(name: ClientId, deployment_id: str, incarnation: int, session: int) -> Hello:
-    """Return the first message of a client."""
-    return Hello(
-        WIRE_VERSION, "", deployment_id, "", "client", name, 0, incarnation, session, 0, False, ()
-    )
+def client_hello(
+    name: ClientId,
+    deployment_id: str,
+    incarnation: int,
+    session: int,
+    witnessed: StateMark | None = None,
+) -> Hello:
+    """Return the first message of a client; see Hello."""
+    own = "", deployment_id, "", "client", name, 0, incarnation, session, 0, False, ()
+    return Hello(WIRE_VERSION, *own, None, witnessed)  # type: ignore[arg-type]

@@ -128,6 +128,18 @@ class StateLedger:
             f"of its log are missing, which were durable in incarnation {mark.incarnation}"
         )
 
+    def loss_by_client(self, mark: StateMark) -> str | None:
+        """Return how a mark that a client returns proves that state is lost here; None if not so.
+
+        A client may invent a mark: one with a wrong seal proves nothing, and no mark vouches.
+        """
+        if not hmac.compare_digest(mark.seal, _seal(self.key, *mark[:-1])):
+            return None
+        was_vouched = self.is_vouched
+        loss = self.loss(mark)
+        self.is_vouched = was_vouched
+        return loss
+
 
 @dataclass(slots=True)
 class StateWitness:

@@ -116,13 +116,18 @@ class FrameDecoder:
 
     def _check(self, length: int, header: int) -> None:
         if length + 4 > self.limit_bytes:
-            raise RemoteProtocolError(
-                "unknown", f"a frame of {length + 4} bytes; at most {self.limit_bytes}"
-            )
+            raise RemoteProtocolError("unknown", self._describe_excess(length))
         if length < 4 or header > length - 4:
             raise RemoteProtocolError(
                 "unknown", f"a header of {header} bytes in a frame of {length + 4}"
             )
+
+    def _describe_excess(self, length: int) -> str:
+        """Return the reason to refuse a frame that is too large; text is of another program."""
+        beginning = _LENGTH.pack(length)
+        if beginning.isascii() and beginning.decode().isprintable():
+            return f"{beginning.decode()!r} in place of a frame: another program is there"
+        return f"a frame of {length + 4} bytes; at most {self.limit_bytes}"
 
 
 def gather(messages: Iterable[Any], most_bytes: int = JOINED_BYTES) -> list[Any]:

@@ -256,8 +256,16 @@ def _status_of(call: Invocation, returned: object) -> int:
 
 
 def _raise_terminated(number: int, frame: FrameType | None) -> None:
+    """End the command as Ctrl-C does.
+
+    An event loop postpones Ctrl-C while it handles its own state, and only Ctrl-C: an exception
+    raised there would end the loop in disorder, with tracebacks.
+    """
     _ended_by.append(number)
-    raise TerminationSignal
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.raise_signal(signal.SIGINT)
+    else:  # ignored, as in the background of a script
+        raise TerminationSignal
 
 
 def _errors_of(call: Invocation, error: Exception) -> list[PubsubctlError]:

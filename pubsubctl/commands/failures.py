@@ -36,6 +36,8 @@ _UNUSABLE = (
 )
 
 
+_NO_MEMORY: Final = "failed to map segment"
+"""Part of the text of the dynamic linker's error for a library without memory."""
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUR_FOLDERS: Final[tuple[Literal["config", "state", "cache"], ...]] = (
     "config", "state", "cache",
@@ -85,6 +87,13 @@ def _reportable(error: BaseException) -> PubsubctlError | None:
         return kind(*lines)
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # of the option parser
         return UserError(*_usage_lines(error))
+    if isinstance(error, MemoryError) or (
+        isinstance(error, ImportError) and _NO_MEMORY in str(error)
+    ):
+        return PreflightFailed(
+            "not enough memory for this process",
+            "raise the limit (`ulimit -v`), or end other processes",
+        )
     if isinstance(error, OSError) and error.filename == OUTPUT:
         return PreflightFailed(f"{OUTPUT}: {(error.strerror or str(error)).lower()}")
     if isinstance(error, OSError):

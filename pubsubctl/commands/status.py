@@ -157,6 +157,8 @@ def _brokers(state: "LabState") -> tuple[tuple[str, ...], list[tuple[str | int |
 
     With cores if some broker has a dedicated core.
     """
+    from pubsubctl.state import describe_missing
+
     pinned = any(row.core >= 0 for row in state.brokers)
     rows = [
         (
@@ -167,10 +169,9 @@ def _brokers(state: "LabState") -> tuple[tuple[str, ...], list[tuple[str | int |
             *([_cores(row)] if pinned else []),
             row.state,
             f"{len(set(row.ready) & set(row.wanted))}/{len(row.wanted)}",
-            row.exit
-            or _describe_loss(row)
+            describe_end(row)
             or ", ".join(row.faults)
-            or _describe_waiting(row.wanted, row.ready),
+            or describe_missing({*row.wanted} - {*row.ready}, row.obstacles),
         )
         for row in state.brokers
     ]
@@ -221,11 +222,8 @@ def _cores(row: "BrokerState") -> str:
     return seen if row.core < 0 or row.cores == (row.core,) else f"{seen}, not {row.core}"
 
 
-def _describe_loss(row: "BrokerState") -> str:
-    """Return a loss that a client has proved, with the command that helps; "" without a loss."""
-    return f"{row.loss}: see `pubsubctl help restore`" if row.loss else ""
-
-
-def _describe_waiting(wanted: tuple[str, ...], ready: tuple[str, ...]) -> str:
-    missing = sorted(set(wanted) - set(ready))
-    return f"no session to {', '.join(missing)}" if missing else ""
+def describe_end(row: "BrokerState") -> str:
+    """Return the cause of an exit, and a loss with the command that helps; "" without both."""
+    is_stated = not row.loss or row.loss in row.exit
+    loss = "" if is_stated else f"{row.loss}: see `pubsubctl help restore`"
+    return "; ".join(filter(None, (row.exit, loss)))

@@ -1,17 +1,20 @@
 """Readiness of started brokers: all sessions are up, and each neighbourhood is probed."""
 
+import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
 
 from brokerd.errors import ControlError
 from brokerd.protocols.interface import CoreStatus
+from brokerd.text import without_name
 from pubsubctl.console.console import Progress
 from pubsubctl.deployment.deployment import Deployment
 from pubsubctl.errors import HostError
 from pubsubctl.hosts.connectors.base import Connector
+from pubsubctl.state import describe_missing
 
 _POLL_S = 0.05
 
@@ -22,16 +25,21 @@ class ProbeAnswer:
 
     Attributes:
         has_probed: the broker has tried all brokers nearby that should run.
+        loss: a loss of durable state that a client has proved, "" if none has.
+        obstacles: peer → the reason for a missing session, other than that the peer is down.
     """
 
     core: CoreStatus[str]
     has_probed: bool
+    loss: str = ""
+    obstacles: Mapping[str, str] = field(default_factory=dict)
 
 
 async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: float) -> None:
     """Wait until every broker has every wanted session, ready at both ends, and is running.
 
-    A broker must also have tried all brokers near it. Decommissioned brokers are left out.
+    A broker must also have tried all brokers near it. Decommissioned brokers are left out. Losses
+    that clients have proved are reported: their publishers are refused.
 
     Raises:
         HostError: a broker ended, or the brokers were not ready in time; names the pending
@@ -40,9 +48,9 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
     names = [row.broker for row in deployment.brokers]
     pending: dict[str, str] = dict.fromkeys(names, "not contacted yet")
     progress.phase("waiting for sessions")
+    statuses: dict[str, ProbeAnswer | str] = {}
     with trio.move_on_after(timeout_s):
         while pending:
-            statuses = {}
             for name in names:
                 await deployment.keep()
                 statuses[name] = await _broker_status(deployment, name)
@@ -59,6 +67,9 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
     if pending:
         rows = [f"broker {name}: {why}" for name, why in pending.items()]
         raise HostError(f"not ready within {timeout_s:g} s:", *rows)
+    for name, status in statuses.items():
+        if isinstance(status, ProbeAnswer) and status.loss:
+            progress.print(f"warning: broker {name}: {status.loss}; see `pubsubctl help restore`")
 
 
 def find_unready(statuses: Mapping[str, "ProbeAnswer | str"]) -> dict[str, str]:
@@ -78,7 +89,7 @@ def find_unready(statuses: Mapping[str, "ProbeAnswer | str"]) -> dict[str, str]:
         core = status.core
         one_sided = [peer for peer in core.wanted if not _has_session(statuses.get(peer), name)]
         if core.missing:
-            pending[name] = f"no session to {', '.join(sorted(core.missing))}"
+            pending[name] = describe_missing(core.missing, status.obstacles)
         elif core.state != "running":
             pending[name] = core.state
         elif one_sided:
@@ -105,7 +116,8 @@ async def _broker_status(deployment: Deployment, name: str) -> "ProbeAnswer | st
         f"we computed {deployment.wanted.digest}"
     )
     unprobed = {*status["unprobed"]}.difference(deployment.plan.decommissioned)
-    return ProbeAnswer(CoreStatus.from_mapping(status), not unprobed)
+    core = CoreStatus.from_mapping(status)
+    return ProbeAnswer(core, not unprobed, status.get("loss", ""), status.get("obstacles", {}))
 
 
 async def _fail_if_ended(deployment: Deployment) -> None:
@@ -115,9 +127,11 @@ async def _fail_if_ended(deployment: Deployment) -> None:
         for name, row in (await agent.status())["processes"].items():
             if name in present and row["role"] == "broker" and row["state"] != "running":
                 log = Path(row.get("log_folder", "")) / "stderr.log"
-                how = row["exit_signal"] or f"status {row['exit_code']}"
+                number = row["exit_signal"]
+                how = signal.Signals(number).name if number else f"status {row['exit_code']}"
                 last = await _last_line(deployment.lab.connector(host), log)
-                problems.append(f"host {host}: {name} ended ({how}){last}")
+                because = f": {without_name(name, last)}" if last else ""
+                problems.append(f"host {host}: {name} ended ({how}){because}")
     if problems:
         raise HostError(*problems)
 
@@ -133,4 +147,4 @@ async def _last_line(connector: Connector, log: Path) -> str:
         lines = (await connector.read_text(log)).strip().splitlines()
     except HostError:
         return ""
-    return f": {lines[-1]}" if lines else ""
+    return lines[-1] if lines else ""

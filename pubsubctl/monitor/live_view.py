@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brokerd.quantiles import quantile
-from pubsubctl.state import BrokerState
+from pubsubctl.state import BrokerState, describe_missing
 
 HISTORY = 40
 MEETING_NS = 60_000_000_000
@@ -286,7 +286,7 @@ class Watch:
         elif state.exit and state.state != "stopped":
             text = state.exit if state.state == "exited" else f"{state.state} {state.exit}"
         elif state.state == "running" and missing:
-            text = f"no session to {', '.join(missing)}"
+            text = describe_missing(missing, state.obstacles)
         per_second = self._rates(look)
         return BrokerRow(
             name=state.broker,

@@ -9,19 +9,23 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 
 from brokerd.agent import watchdog
+from brokerd.agent.client import open_agent
 from brokerd.agent.fault import Fault
 from brokerd.agent.fork_server import ForkServer
-from brokerd.agent.journal import Journal
+from brokerd.agent.journal import Journal, Recollection
 from brokerd.agent.nft import Table
 from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.agent.supervisor import ManagedProcess, Supervisor
 from brokerd.agent.watchdog import read_heal_time, run_nft_watchdog, run_share_watchdog, write_lease
 from brokerd.errors import ControlError
+from brokerd.runtime.state_folder import record_loss
 from tests.agent.test_fault_keeper import World, run
 from tests.helpers.patience import PATIENCE_S
+from tests.helpers.virtual_time import in_virtual_time
 
 ENDLESS, ENDING = "import time; time.sleep(600)", "pass"
 
@@ -96,6 +100,43 @@ def test_a_process_that_ends_by_itself_was_not_stopped(tmp_path: Path) -> None:
         assert end_of(process) == ("exited", 0, None, "planned")
 
     supervise(tmp_path, story)
+
+
+def test_an_adopted_end_has_its_last_words_and_the_loss_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "stderr.log").write_text("b1 lost state\n\n")
+    record_loss(tmp_path, b"", "b2 proves it")
+    entry = {
+        "role": "broker",
+        "config": {"state_folder": str(tmp_path)},
+        "control_socket": "",
+        "log_folder": str(tmp_path),
+        "t_ns": 1,
+        "exit": {
+            "state": "exited",
+            "exit_code": 78,
+            "exit_signal": None,
+            "exit_cause": "unexpected",
+            "t_ns": 2,
+        },
+    }
+
+    async def story(supervisor: Supervisor) -> None:
+        await supervisor.adopt(Recollection(starts={"b1": entry}))
+        row = supervisor.find("b1").to_row()
+        assert (row["exit_text"], row["loss"]) == ("b1 lost state", "b2 proves it")
+
+    supervise(tmp_path, story)
+
+
+@in_virtual_time
+async def test_an_agent_that_accepts_and_does_not_answer_is_not_waited_for() -> None:
+    """A stopped process still accepts connections."""
+    stream, _silent = trio.testing.memory_stream_pair()
+    with pytest.raises(ControlError, match="has not answered for 10 s") as caught:
+        async with open_agent(stream):
+            pass
+    assert caught.value.kind == "closed"
+    assert trio.current_time() == pytest.approx(10)
 
 
 @pytest.mark.parametrize("ending", [False, True])

@@ -23,7 +23,15 @@ from brokerd.model.client_messages import (
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import NOTHING, PredicateError
 from brokerd.protocols.delta_tree.clients import Clients
-from brokerd.sessions.messages import WIRE_VERSION, Heartbeat, Hello
+from brokerd.sessions.messages import (
+    SEAL_BYTES,
+    START_BYTES,
+    WIRE_VERSION,
+    Heartbeat,
+    Hello,
+    StateAdvanced,
+    StateMark,
+)
 from brokerd.wire.attributes import encode_attributes
 from brokerd.wire.codec import decode, encode
 from brokerd.wire.framing import FrameDecoder
@@ -294,6 +302,7 @@ class ScriptedBroker:
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
+        self.hello: Any = None
         self._decoder = FrameDecoder(1 << 20)
 
     async def next(self) -> Any:
@@ -315,13 +324,13 @@ class ScriptedBroker:
         """Send a heartbeat."""
         await self.say(Heartbeat())
 
-    async def greet(self, protocol: str = "p", name: str = "b") -> Connect:
-        """Complete the handshake up to the client's Connect."""
-        hello = await self.next()
-        session = hello.session
-        await self.say(
-            Hello(WIRE_VERSION, protocol, "d", "t", "broker", name, 0, 1, session, 0, False, ())
-        )
+    async def greet(
+        self, protocol: str = "p", name: str = "b", state: StateMark | None = None
+    ) -> Connect:
+        """Complete the handshake up to the client's Connect; keep the client's Hello."""
+        self.hello = hello = await self.next()
+        own = WIRE_VERSION, protocol, "d", "t", "broker", name, 0, 1, hello.session, 0, False, ()
+        await self.say(Hello(*own, state))
         connect: Connect = await self.next()
         return connect
 
@@ -363,6 +372,22 @@ async def test_publications_queued_during_a_write_are_sent_as_one_run() -> None:
                 await client.publish(OIL, bytes(50))
         assert [s for run in runs for s in run.sequences] == list(range(1, 1_001))
         assert len(runs) < 50
+
+
+@in_virtual_time
+async def test_a_client_returns_the_newest_state_mark_to_its_broker_only() -> None:
+    marks = [StateMark(0, n, bytes(START_BYTES), n, n, bytes(SEAL_BYTES)) for n in range(3)]
+    async with scripted() as (_, next_session):
+        expected = (None, marks[2], marks[2], None)
+        for returned, name in zip(expected, "bbcc", strict=True):
+            broker = await next_session()
+            await broker.greet(name=name, state=marks[0] if name == "b" else None)
+            await broker.say(Connected(None, 1))
+            if name == "b":
+                await broker.say(StateAdvanced(marks[2], None))
+            await trio.sleep(0.01)
+            await broker.stream.aclose()
+            assert broker.hello.witnessed == returned
 
 
 @in_virtual_time

@@ -9,8 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import cbor2
 import pytest
 
+from brokerd.client import state_encoding
 from brokerd.client.core import ClientCore
 from brokerd.client.restart import restart, state_of
 from brokerd.client.state import ClientState, KeptSubscription
@@ -22,6 +24,7 @@ from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.resume_token import ResumeToken, read_resume_token
 from brokerd.protocols.parts.records import pack_positions, unpack_positions
+from brokerd.sessions.messages import SEAL_BYTES, START_BYTES, StateMark
 
 OURS = SourceId(0, 3, 2)
 THEIRS = SourceId(1, 0, 1)
@@ -42,6 +45,7 @@ STATE = ClientState(
         KeptSubscription(4, parse_predicate("true"), False, (), ()),
     ),
     ending=(3,),
+    witnessed=StateMark(0, 2, bytes(START_BYTES), 7, 9, bytes(SEAL_BYTES)),
 )
 KEPT = write_kept(STATE)
 
@@ -113,6 +117,13 @@ def test_saved_client_state_reads_back_unchanged() -> None:
     assert replace(kept, runs=()) == replace(STATE, runs=())
     told = [(run.source, list(run.publications())) for run in kept.runs]
     assert told == [(run.source, list(run.publications())) for run in STATE.runs]
+
+
+def test_client_state_of_a_release_without_state_marks_is_read() -> None:
+    content = cbor2.loads(KEPT[len(state_encoding._MAGIC) : -state_encoding._CHECKSUM_BYTES])
+    body = state_encoding._MAGIC + cbor2.dumps(content[:-1])
+    older = read(body + state_encoding._checksum(body))
+    assert replace(older, runs=()) == replace(STATE, runs=(), witnessed=None)
 
 
 def test_a_client_that_never_attached_keeps_its_publications_and_subscriptions() -> None:

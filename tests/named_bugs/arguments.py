@@ -27,6 +27,7 @@ from tests.storage.test_meta_store import index_lost, on_disk
 _SOUND: Final = Path(__file__).parents[1] / "simulator/plans/sound"
 
 ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
+    "lack-of-memory-is-a-bug": {"error": MemoryError()},
     "error-of-an-interrupt-is-its-own": {"error": HostError("a"), "raised": Interrupted},
     # load generators
     "unfinished-recovery-meets-a-bound": {"holds": None},

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from pubsubctl import errors
 from pubsubctl.commands import app as command_line
@@ -18,6 +19,7 @@ from pubsubctl.commands.options.global_options import global_options_first
 from pubsubctl.console.console import ColorChoice, Console
 from pubsubctl.errors import PubsubctlError, combine_statuses
 from tests.helpers.language import CLAUSE
+from tests.helpers.patience import PATIENCE_S
 from tests.pubsubctl.conftest import Call
 
 ROOT = Path(__file__).parents[2]
@@ -258,6 +260,28 @@ def test_a_signal_counts_whatever_libraries_make_of_it(
     monkeypatch.setattr("pubsubctl.inventory.inventory.Inventory.select", interrupted)
     monkeypatch.setattr(command_line, "_ended_by", came)
     assert call("inventory", "list").status == status
+
+
+def test_a_termination_interrupts_no_bookkeeping_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    came: list[int] = []
+    finished: list[str] = []
+    monkeypatch.setattr(command_line, "_ended_by", came)
+    before = signal.signal(signal.SIGTERM, command_line._raise_terminated)
+
+    @trio.lowlevel.enable_ki_protection
+    async def work() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        finished.append("bookkeeping")
+        await trio.sleep(PATIENCE_S)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trio.run(work)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (came, finished) == ([signal.SIGTERM], ["bookkeeping"])
 
 
 def test_a_failure_caused_by_a_signal_is_no_bug(

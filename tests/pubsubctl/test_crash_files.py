@@ -56,6 +56,16 @@ def test_a_crash_file_is_written_elsewhere_if_its_folder_is_a_link(
     assert (_mode(path.parent), _mode(path)) == (0o700, 0o600)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), ImportError("libarrow.so: failed to map segment from shared object")],
+    ids=["object", "library"],
+)
+def test_a_lack_of_memory_is_no_bug(error: Exception) -> None:
+    (found,) = errors_of(Invocation(), error)
+    assert (found.exit_status, "ulimit -v" in str(found)) == (4, True)
+
+
 def test_a_file_beyond_the_limit_of_the_account_is_no_bug() -> None:
     (found,) = errors_of(Invocation(), OSError(errno.EFBIG, "File too large"))
     assert (found.exit_status, "ulimit -f" in str(found)) == (4, True)

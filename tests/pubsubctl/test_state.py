@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from brokerd.agent.client import AgentClient
-from pubsubctl.commands.status import _result, detail_lines
+from pubsubctl.commands.status import _result, describe_end, detail_lines
 from pubsubctl.console.console import Console
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import Unreachable
@@ -19,22 +19,30 @@ PLACED = {"broker": "b1", "host": "h1", "port": 1, "core": -1}
 
 
 @pytest.mark.parametrize(
-    "number, code, cause, told",
+    "number, code, cause, last, loss, shown",
     [
-        (9, None, "fault:f1-kill-b1", "SIGKILL by fault f1-kill-b1"),
-        (11, None, "unexpected", "SIGSEGV, unexpected"),
-        (None, 4, "unexpected", "status 4, unexpected"),
-        (None, 0, "planned", "status 0, planned"),
-        (None, None, "unknown", "unknown"),
+        (9, None, "fault:f1-kill-b1", "", "", "SIGKILL by fault f1-kill-b1"),
+        (11, None, "unexpected", "", "", "SIGSEGV, unexpected"),
+        (None, 4, "unexpected", "", "", "status 4, unexpected"),
+        (None, 0, "planned", "", "", "status 0, planned"),
+        (None, None, "unknown", "", "", "unknown"),
+        (None, 78, "unexpected", "b1 lost 1 to 3", "", "status 78: lost 1 to 3"),
+        (None, 78, "unexpected", "b1: b1 x", "", "status 78: b1 x"),
+        (None, 78, "unexpected", "b11 lost 1", "", "status 78: b11 lost 1"),
+        (None, 78, "unexpected", "b1 lost 1 to 3", "1 to 3", "status 78: lost 1 to 3"),
+        (
+            *(None, 0, "planned", "", "1 to 3 are missing"),
+            "status 0, planned; 1 to 3 are missing: see `pubsubctl help restore`",
+        ),
     ],
 )
 def test_the_exit_of_a_broker_is_described_in_words(
-    number: int | None, code: int | None, cause: str, told: str
+    number: int | None, code: int | None, cause: str, last: str, loss: str, shown: str
 ) -> None:
-    row: dict[str, Any] = {"state": "exited", "pid": 7}
+    row: dict[str, Any] = {"state": "exited", "pid": 7, "exit_text": last, "loss": loss}
     row |= {"exit_signal": number, "exit_code": code, "exit_cause": cause}
     nobody = cast(AgentClient, None)  # of a broker that has ended nothing is asked
-    assert trio.run(broker_state, nobody, PLACED, row).exit == told
+    assert describe_end(trio.run(broker_state, nobody, PLACED, row)) == shown
 
 
 def test_the_state_of_a_protocol_is_printed_a_line_for_each_value() -> None:

@@ -58,6 +58,7 @@ def commands_of(core: StoredCore) -> Commands:
         missing=dict,
         faults=(),
         run_id="",
+        obstacles={},
         witness=SimpleNamespace(marks={}),
     )
     commands = Commands(parts, cast("Any", core), parts, parts, parts, parts, parts)

@@ -57,7 +57,10 @@ def test_a_full_disk_is_waited_for_and_nothing_is_written_meanwhile() -> None:
                 await trio.sleep(0.01)
             assert story.written == []
             assert story.recorded == ["disk_full"], "once, not at every attempt"
+            (obstacle,) = story.writes.obstacles()  # `status` shows it
+            assert "its disk has no room" in obstacle
             story.faults.heal("disk-full")
+        assert story.writes.obstacles() == []
         assert story.written == ["one"]
         assert story.recorded == ["disk_full", "disk_has_room"]
 

@@ -55,9 +55,13 @@ async def test_an_open_fails_once_without_a_listener_or_an_answer() -> None:
         b0.links.open(1)
         b0.links.open(1)
         assert (await b0.wait_for(OpenFailed)).reason == "nobody listens on b1"
+        await trio.sleep(0)
+        assert b0.links.obstacles == {}, "a peer that is down is shown as such"
         net.listen("b1")  # takes connections and says nothing
         b0.links.open(1)
         await b0.wait_for(OpenFailed, 2)
+        await trio.sleep(0)
+        assert b0.links.obstacles == {1: "no answer in time"}
         await trio.sleep(30)
         assert [event.peer for event in b0.of(OpenFailed)] == [1, 1]
 

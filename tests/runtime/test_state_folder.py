@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.config import BrokerConfig, LossAcceptance
 from brokerd.errors import MustNotGoOn, StateLost, StorageCorrupt
-from brokerd.runtime.state_folder import StateFolder, held, record_loss
+from brokerd.runtime.state_folder import PreflightError, StateFolder, held, record_loss
 from brokerd.runtime.stores import Stores
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
@@ -137,19 +137,36 @@ def test_a_copy_of_before_an_accepted_loss_is_an_older_one(tmp_path: Path) -> No
         assert "older than the loss that was accepted" in (stores.ledger.loss(mark) or "")
 
 
-def test_a_recorded_loss_of_a_folder_that_was_replaced_counts_for_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("must_end", [True, False])
+def test_a_recorded_loss_of_a_folder_that_was_replaced_counts_for_nothing(
+    tmp_path: Path, must_end: bool
+) -> None:
     with closing(begun(config_of(tmp_path))):
-        record_loss(tmp_path, b"of another start", "b2 proves it")
-    begun(config_of(tmp_path)).close()
+        record_loss(tmp_path, b"of another start", "b2 proves it", must_end=must_end)
+    with closing(begun(config_of(tmp_path))) as stores:
+        assert not stores.proved_loss
 
 
 def test_a_loss_that_only_a_client_proved_ends_no_start_and_may_be_accepted(tmp_path: Path) -> None:
     with closing(begun(config_of(tmp_path))) as stores:
         record_loss(tmp_path, stores.ledger.present.start, "shop proves it", must_end=False)
-    begun(config_of(tmp_path)).close()
+    for _ in range(2):
+        with closing(begun(config_of(tmp_path))) as stores:
+            assert stores.proved_loss == "shop proves it"  # `status` shows it after each start
     with closing(begun(config_of(tmp_path, accept_loss=accepted(tmp_path)))) as stores:
         assert stores.accepted_loss is not None
         assert stores.accepted_loss["cause"] == "shop proves it"
+        assert not stores.proved_loss
+
+
+def test_a_loss_that_a_client_proved_hides_no_later_one(tmp_path: Path) -> None:
+    with closing(begun(config_of(tmp_path))) as stores:
+        write(stores, 1, 3)
+        record_loss(tmp_path, stores.ledger.present.start, "shop proves it", must_end=False)
+    begun(config_of(tmp_path)).close()
+    shutil.rmtree(tmp_path / "logs")
+    with pytest.raises(StateLost, match="at the end of its log were durable"):
+        begun(config_of(tmp_path))
 
 
 def test_a_loss_is_not_accepted_without_a_detected_one(tmp_path: Path) -> None:
@@ -293,3 +310,15 @@ def test_a_removed_or_replaced_state_folder_is_detected(
                 shutil.copy(whole, path / name)
         with pytest.raises(MustNotGoOn, match="was deleted or replaced"):
             folder.check()
+
+
+def test_a_state_folder_that_cannot_be_used_is_an_obstacle_and_no_bug(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "state"
+    (folder / "lock").mkdir(parents=True)  # as unusable as a read-only one, for root too
+    for path, named in ((tmp_path / "file" / "state", "file/state"), (folder, "state/lock")):
+        with (
+            pytest.raises(PreflightError, match=f"{named}: cannot be used: "),
+            held(config_of(path)),
+        ):
+            pass

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from brokerd.sessions.messages import Farewell, StateMark
-from brokerd.sessions.session import Accepted, SelfDescription, SessionTable
+from brokerd.sessions.session import Accepted, SelfDescription, SessionTable, client_hello
 from brokerd.sessions.state_marks import StateLedger, StateStart, StateWitness
 
 KEY = b"k" * 32
@@ -241,3 +241,40 @@ def test_the_latest_lost_incarnation_and_the_first_proof_are_kept() -> None:
     assert copy.witness.marks == {}
     assert copy.on_state_advance(1, mark(start(1), 0, 0), mark(start(1), 0, 0)) is None
     assert copy.witness.marks == {1: mark(start(1), 0, 0)}
+
+
+# ---------------------------------------------------------------- clients
+
+
+def greet_as_client(broker: SessionTable, witnessed: StateMark | None) -> Accepted | Farewell:
+    decision = broker.accept(client_hello("c", "d", 1, 1, witnessed))
+    if isinstance(decision, Accepted) and decision.session is not None:
+        broker.close(decision.session)
+    return decision
+
+
+def test_a_client_returns_the_mark_that_ends_an_older_copy() -> None:
+    """If all brokers are put back from older copies, no neighbour proves the loss."""
+    before = greet_as_client(table(0, ledger(start(1), start(2))), None)
+    assert isinstance(before, Accepted)
+    assert before.answer.state == mark(start(2), 0, 0)
+    same = table(0, ledger(start(1), start(2), start(3)))
+    assert isinstance(greet_as_client(same, before.answer.state), Accepted)
+    copy = table(0, ledger(start(1), start(2, salt=1)))
+    decision = greet_as_client(copy, before.answer.state)
+    assert isinstance(decision, Farewell)
+    assert decision.kind == "stopping"  # it retries: a newer copy may be put back
+    assert copy.loss.startswith("client 'c' proves that another broker has run")
+    assert copy.lost_incarnation == 2
+
+
+@pytest.mark.parametrize("is_vouched", [False, True])
+def test_a_mark_that_a_client_invents_proves_nothing_and_vouches_for_nothing(
+    is_vouched: bool,
+) -> None:
+    own = ledger(start(1), start(2), vouched=is_vouched)
+    forged = replace_mark(mark(start(9), 7, 9), groups=1 << 40)
+    for witnessed in (forged, mark(start(9), 1, 1, key=b"x" * 32), own.mark()):
+        broker = table(0, own)
+        assert isinstance(greet_as_client(broker, witnessed), Accepted)
+        assert (broker.loss, own.is_vouched) == ("", is_vouched)

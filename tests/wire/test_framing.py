@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.errors import RemoteProtocolError
+from brokerd.errors import RemoteProtocolError, reason_of
 from brokerd.wire.framing import FrameDecoder
 
 
@@ -72,6 +72,24 @@ def test_a_senseless_length_is_refused_as_soon_as_it_is_there(
         feed(decoder, byte)
     with pytest.raises(RemoteProtocolError):
         feed(decoder, b"".join(before[3:]) + last)
+
+
+@pytest.mark.parametrize(
+    "beginning, reason",
+    [
+        ("HTTP/1.1 400", "'HTTP' in place of a frame: another program is there"),
+        ("SSH-2.0-x", "'SSH-' in place of a frame: another program is there"),
+        ("\x7f\xff\xff\xff", "a frame of 2147483651 bytes; at most 64"),
+        ("HTT\x80", "a frame of 1213486212 bytes; at most 64"),
+    ],
+)
+def test_an_answer_of_another_program_is_named(beginning: str, reason: str) -> None:
+    decoder = FrameDecoder(64)
+    decoder.feed(beginning.encode("latin-1"))
+    with pytest.raises(RemoteProtocolError) as caught:
+        decoder.next_frame()
+    assert caught.value.reason == reason
+    assert reason_of(caught.value) == reason
 
 
 def test_the_largest_frame_is_accepted_and_a_larger_one_is_refused() -> None:

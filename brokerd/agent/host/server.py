@@ -250,6 +250,15 @@ class HostSide:
             there = await self._agent_status()
             if there is not None and there["deployment"] == deployment_id:
                 return
+            if there is None and (found := read_announcement(self.root)) is not None:
+                identity = ProcessIdentity(found["pid"], found["start_time"])
+                if identity.is_alive():
+                    raise ControlError(
+                        "busy",
+                        f"the agent, process {identity.pid}, does not answer: it is stopped, or "
+                        f"its machine is busy. `kill -CONT {identity.pid}` continues a stopped "
+                        "one; `pubsubctl down` ends it with its brokers",
+                    )
             output = result.stderr.decode(errors="replace").strip().splitlines()
             reason = output[-1] if output else f"exit status {result.returncode}"
             raise ControlError("internal", f"the agent did not start: {reason}")
@@ -304,12 +313,11 @@ class HostSide:
         if not self.root.is_dir():
             return {}
         for entry in self._entries(with_bundle=purge):
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-                continue
-            if entry.name == DATA_LINK and entry.is_symlink():
-                self._remove_data(entry)
-            entry.unlink()
+            try:
+                self._remove_entry(entry)
+            except OSError as error:
+                why = f"{error.filename!r} cannot be removed: {(error.strerror or '').lower()}"
+                raise ControlError("busy", f"{entry}: {why}") from error
         if purge:
             self.root.rmdir()
         elif not self._entries(with_bundle=True):
@@ -318,6 +326,14 @@ class HostSide:
             except OSError:
                 pass  # its folder may belong to another user
         return {}
+
+    def _remove_entry(self, entry: Path) -> None:
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+            return
+        if entry.name == DATA_LINK and entry.is_symlink():
+            self._remove_data(entry)
+        entry.unlink()
 
     async def residue(self, address: str, ports: Sequence[int], purged: bool) -> dict[str, Any]:
         """Return the remains after `remove`: processes, ports, sockets, files."""
