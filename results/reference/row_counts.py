@@ -19,6 +19,7 @@ from results.witnesses.rows import (
     Blockage,
     Headline,
     LaneRows,
+    LoggedDelivery,
     Rows,
     SourceRows,
 )
@@ -97,6 +98,7 @@ class Count:
             breaches=self._breaches,
             sent_ns=lambda *key: self._sent.get(key),
             until=self._count_until,
+            log_of=self._log_of,
             early_answers={place: self._early(file) for place, file in self._select("acks")},
             repeated_answers={place: _count_again(file) for place, file in self._select("acks")},
             late_intents={place: self._count_late(file) for place, file in self._select("intents")},
@@ -167,6 +169,20 @@ class Count:
             )
         stamps = self._stamps[place, layout]
         return None if stamps is None else bisect_right(stamps, stamp_ns)
+
+    def _log_of(self, place: str, subscription: str) -> Sequence[LoggedDelivery]:
+        return [
+            LoggedDelivery(
+                at, *_key(file, row, row["sequence"])[:2], row["sequence"],
+                row["kind"] == REDELIVERED,
+            )
+            for name, file in self._select("deliveries")
+            for at, row in enumerate(file.rows)
+            if name == place
+            and file.tables["subscriptions"][row["subscription"]] == subscription
+            and row["layer"] == _APPLICATION
+            and row["kind"] in (DATA, FENCE, REDELIVERED)
+        ]  # fmt: skip
 
     def _answers_of(self, place: str) -> tuple[list[int], list[int]]:
         """Return the ascending times of acknowledgements, and the count of numbers before each."""

@@ -20,6 +20,7 @@ from results.witnesses.rows import (
     Blockage,
     Headline,
     LaneRows,
+    LoggedDelivery,
     Rows,
     SourceRows,
 )
@@ -94,6 +95,7 @@ class _Columns:
             breaches=self._breaches,
             sent_ns=self._sent_ns,
             until=self._count_until,
+            log_of=self._log_of,
             early_answers={place: self._early(file) for place, file in self._select("acks")},
             repeated_answers={place: _repeated(file) for place, file in self._select("acks")},
             late_intents={place: self._count_late(file) for place, file in self._select("intents")},
@@ -134,6 +136,27 @@ class _Columns:
             self._ordered[place, layout] = None if is_folded else np.sort(np.concatenate(columns))
         stamps = self._ordered[place, layout]
         return None if stamps is None else int(np.searchsorted(stamps, stamp_ns, "right"))
+
+    def _log_of(self, place: str, subscription: str) -> Sequence[LoggedDelivery]:
+        for name, file in self._select("deliveries"):
+            names = [*file.tables["subscriptions"]]
+            if name != place or subscription not in names:
+                continue
+            log = _map(file)
+            wanted = (log["subscription"] == names.index(subscription)) & (
+                log["layer"] == _APPLICATION
+            )
+            places = np.flatnonzero(wanted & np.isin(log["kind"], (_DATA, _FENCE, _AGAIN)))
+            rows, sources = log[places], file.tables["publishers"]
+            columns = [
+                places, rows["publisher"], rows["incarnation"], rows["sequence"],
+                rows["kind"] == _AGAIN,
+            ]  # fmt: skip
+            return [
+                LoggedDelivery(at, sources[publisher], *more)
+                for at, publisher, *more in zip(*(c.tolist() for c in columns), strict=True)
+            ]
+        return ()
 
     def _find_answers(self, place: str) -> tuple[Any, Any]:
         """Return the ascending times of acknowledgements, and the count of numbers before each."""

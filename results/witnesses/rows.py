@@ -6,7 +6,7 @@ classes. A mistake of one reader therefore leads to two different verdicts.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 FENCES: Final = 2
 """Fences of a source with one incarnation."""
@@ -53,6 +53,21 @@ class LaneRows:
     low: int = 0
     high: int = 0
     exact: bool = True
+
+
+class LoggedDelivery(NamedTuple):
+    """A delivery in the log of an application.
+
+    Attributes:
+        row: its place in the record file.
+        marked: the delivery is marked as given again.
+    """
+
+    row: int
+    source: str
+    incarnation: int
+    sequence: int
+    marked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +138,7 @@ class Rows:
             and for acks how many acknowledged numbers; None where a row may stand for several.
         breaches: counts, for each blockage, deliveries and acknowledgements that passed it.
         sent_ns: returns when a publication was sent; None for one that was not.
+        log_of: returns, for a process folder and a subscription, what its application received.
         late_ns: by process folder, how late publications were sent, in sum and at most.
         ends_ns: by process folder, the first and last stamp of its record files.
         streams: by process folder and stream, the number and the sum of the logged positions; the
@@ -142,6 +158,7 @@ class Rows:
     breaches: Callable[[Sequence[Blockage]], Sequence[tuple[int, int]]]
     sent_ns: Callable[[str, int, int], int | None]
     until: Callable[[str, str, int], int | None]
+    log_of: Callable[[str, str], Sequence[LoggedDelivery]] = lambda place, subscription: ()
     early_answers: Mapping[str, int] = field(default_factory=dict)
     repeated_answers: Mapping[str, int] = field(default_factory=dict)
     late_intents: Mapping[str, int] = field(default_factory=dict)

@@ -60,6 +60,7 @@ from tests.helpers.false_witnesses import (
     journal_change,
     renew_digests,
 )
+from tests.helpers.false_witnesses.applications import write_consumers, write_databases
 from tests.helpers.false_witnesses.folders import accept_loss, convert_to_version_6
 from tests.helpers.forged_runs import RunFolder
 from tests.helpers.mutations import sample_mutations
@@ -103,6 +104,23 @@ def doubts_of_facts(folder: Path) -> tuple[str, ...]:
 def test_no_witness_of_an_honest_run_contradicts_another(folder: Path) -> None:
     assert judge_folder(folder).doubts == ()
     assert doubts_of_facts(folder) == ()
+
+
+@pytest.mark.parametrize("are_consumers", [False, True])
+def test_the_database_of_an_application_agrees_with_its_records(
+    tmp_path: Path, are_consumers: bool
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(HONEST, folder)
+    write = write_consumers if are_consumers else write_databases
+    write(RunFolder(folder))
+    renew_specification(RunFolder(folder))
+    renew_digests(RunFolder(folder))
+    seal(folder)
+    history, facts = read_history(folder), doubts_of_facts(folder)
+    assert history.doubts == facts
+    assert [each for each in facts if "setting.json" not in each] == []
+    assert history.promises.redelivers == are_consumers
 
 
 def test_a_repeated_delivery_that_the_client_kept_back_is_no_contradiction(tmp_path: Path) -> None:
