@@ -27,7 +27,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from bench.run.run_directory import RunDirectory, new_run_directory
+from bench.run.run_directory import RunDirectory, file_sha256, new_run_directory
 from bench.spec.keys import Overrides
 from bench.spec.spec import (
     BENCH_FOLDER,
@@ -106,6 +106,7 @@ def write_experiment(
     for key, topology in topologies.items():
         name = f"fanout-{key}" if isinstance(key, int) else key
         directory.write_spec(f"topology-{name}.toml", toml_text(topology.to_mapping()))
+    directory.close_specification()
     folder = directory.raw_folder(HOST, _WRITERS.get(kind, "simulator"))
     try:
         counts = {
@@ -114,7 +115,8 @@ def write_experiment(
     except BaseException as error:
         directory.end("aborted", [f"{type(error).__name__}: {error}"])
         raise
-    directory.log("rows", **counts)
+    digests = {name: file_sha256(folder / f"{name}.jsonl") for name in counts}
+    directory.log("rows", **counts, digests=digests)
     directory.end("complete")
     directory.add_to_index({"figure": experiment.figure})
     return directory.path
