@@ -78,6 +78,8 @@ def write_experiment(
     protocol: str | None,
     topologies: Mapping[Any, Topology],
     carry_out: Callable[[], Mapping[str, Iterable[Row]]],
+    *,
+    labels: Mapping[str, str],
 ) -> Path:
     """Create a run folder, carry out an experiment, and write its rows as JSON lines.
 
@@ -86,6 +88,7 @@ def write_experiment(
         protocol: the protocol of the experiment; None for none.
         topologies: topologies of the experiment.
         carry_out: returns the rows by table.
+        labels: free words for the results index.
 
     Returns:
         The folder of the new run, which contains the reason if the experiment failed.
@@ -98,7 +101,7 @@ def write_experiment(
             "figure": experiment.figure,
             "protocol": protocol,
             "seed": experiment.seed,
-            "labels": {},
+            "labels": dict(labels),
             "scale": dict(experiment.scale()),
         },
     )

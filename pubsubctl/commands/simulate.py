@@ -8,7 +8,7 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
-from pubsubctl.commands.options.results import Check, RunsFolder
+from pubsubctl.commands.options.results import Check, Labels, RunsFolder, labels_of
 from pubsubctl.commands.options.simulation import (
     SEEDS,
     Ledger,
@@ -65,6 +65,7 @@ def run(
     mutants: Mutants = None,
     record: Record = False,
     check: Check = True,
+    labels: Labels = None,
     output: RunsFolder = None,
 ) -> Result:
     """Simulate a workload with its faults, a scenario or a plan.
@@ -85,6 +86,7 @@ def run(
             "--mutant": mutants,
             "--record": record or None,
             "--no-check": None if check else True,
+            "--label": labels,
             "--output-dir": output,
         }
         for option, value in options.items():
@@ -97,6 +99,8 @@ def run(
         raise UserError(f"--records {load.records}: a simulated run records every delivery")
     if not check and not record:
         raise UserError("--no-check requires --record")
+    if labels and not record:
+        raise UserError("--label requires --record")
     if skip_unsimulated and faults is None:
         raise UserError("--skip-unsimulated requires --faults")
     request = workloads.SimulationRequest(
@@ -107,6 +111,7 @@ def run(
         mutants=mutants_of(mutants),
         runs=call.project.results_folder(output) if record else None,
         check=check,
+        labels=labels_of(labels),
     )
     return workloads.simulate_workload(call, request)
 

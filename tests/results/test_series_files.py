@@ -296,7 +296,7 @@ def test_a_lie_in_one_file_of_an_experiment_is_found_out(
 ) -> None:
     experiment = ExperimentFile(schema="s", name="small", figure="ges.load", seed=3)
     rows = {"points": [{"late": 6}, {"late": 7}]}
-    run = write_experiment(experiment, tmp_path, "simulation", None, {}, lambda: rows)
+    run = write_experiment(experiment, tmp_path, "simulation", None, {}, lambda: rows, labels={})
     text = (run / file).read_text()
     assert old in text
     (run / file).write_text(text.replace(old, new, 1))
