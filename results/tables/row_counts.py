@@ -51,6 +51,39 @@ def headline_of(run: Run) -> Headline | None:
     return columns.headline(phase.from_ns, phase.to_ns, most=1 << 62)
 
 
+def list_unanswered(
+    run: Run, logs: Logs, source: str, at_ns: int, error_ns: int
+) -> list[tuple[int, int]]:
+    """Return incarnation and number of a source's publications without an acknowledgement.
+
+    Args:
+        at_ns: the time on the run's time line; later publications do not count.
+        error_ns: maximum error of this time.
+    """
+    found: list[tuple[int, int]] = []
+    for process in logs.processes:
+        published, acks = (process.records.get(layout) for layout in ("publications", "acks"))
+        names = [] if published is None else [*published.tables.get("publishers", ())]
+        if published is None or not published.rows or source not in names:
+            continue
+        stamp_ns, number = at_ns + run.origin_ns, names.index(source)
+        shift_ns = run.to_timeline(stamp_ns, published.host) - stamp_ns
+        rows = _map(published)
+        rows = rows[rows["publisher"] == number]
+        rows = rows[rows["sent_ns"] + shift_ns <= at_ns + error_ns]
+        answers = np.zeros(0, RECORDS["acks"]) if acks is None or not acks.rows else _map(acks)
+        answers = answers[(answers["publisher"] == number) & (answers["outcome"] == _ACKNOWLEDGED)]
+        answers = answers[answers["acked_ns"] + shift_ns < at_ns - error_ns]
+        for incarnation in np.unique(rows["incarnation"]).tolist():
+            numbers = rows["sequence"][rows["incarnation"] == incarnation]
+            of = np.sort(answers[answers["incarnation"] == incarnation], order="first")
+            places = np.searchsorted(of["first"], numbers, "right") - 1
+            is_answered = places >= 0
+            is_answered[is_answered] = of["last"][places[is_answered]] >= numbers[is_answered]
+            found += [(incarnation, each) for each in numbers[~is_answered].tolist()]
+    return found
+
+
 class _Columns:
     def __init__(self, run: Run, processes: Sequence[Process]) -> None:
         self._run = run

@@ -25,6 +25,7 @@ from results.reference.history import History
 from results.reference.history_reader import judge_folder, read_history
 from results.reference.rule import check
 from results.rules.facts import RunFacts
+from results.rules.losses import find_sent_again
 from results.tables.json_files import IntegrityError
 from results.tables.load import LoadedRun
 from results.tables.logs import read_logs
@@ -37,7 +38,7 @@ from results.witnesses.counters import _JITTER_NS as SLACK_NS
 from results.witnesses.counters import _check_seconds
 from results.witnesses.gaps import find_broken
 from results.witnesses.manifest import _check_length
-from results.witnesses.online import doubts_about_findings
+from results.witnesses.online import doubts_about_findings, findings_online
 from results.witnesses.passage import is_separating
 from results.witnesses.process_ends import doubts_about_closing
 from results.witnesses.promises import find_running_protocol
@@ -62,6 +63,7 @@ from tests.helpers.false_witnesses import (
 )
 from tests.helpers.false_witnesses.applications import write_consumers, write_databases
 from tests.helpers.false_witnesses.folders import accept_loss, convert_to_version_6
+from tests.helpers.false_witnesses.lies import PUBLISHERS, events_of
 from tests.helpers.forged_runs import RunFolder
 from tests.helpers.mutations import sample_mutations
 from tests.results.test_forged_runs import on_spark
@@ -287,6 +289,44 @@ def test_the_journal_has_accepted_losses_since_version_6(tmp_path: Path) -> None
         seal(folder)
         found.append(len(judge_folder(folder).doubts))
     assert found == [0, 1]
+
+
+@pytest.mark.parametrize("when", ["before the run", "in the middle"])
+def test_both_readers_find_what_is_sent_again_after_an_accepted_loss(
+    tmp_path: Path, when: str
+) -> None:
+    """Publications without an acknowledgement at the loss, of publishers at this broker."""
+    folder = shutil.copytree(HONEST, tmp_path / "run")
+    run = RunFolder(folder)
+    accept_loss(run)
+    with run.records(PUBLISHERS, "acks") as acks:
+        acknowledged = acks.all["acked_ns"].copy()
+        sources = acks.sidecar["tables"]["publishers"]
+    at_ns = int(acknowledged[len(acknowledged) // 2]) if when == "in the middle" else 1
+    with run.lines(events_of(run, "c1")) as events:
+        next(each for each in events if each["event"] == "loss_accepted")["t_ns"] = at_ns
+    seal(folder)
+    history, read = read_history(folder), read_run(folder)
+    logs = read_logs(read)
+    found = {log.source: log.sent_again for log in history.publishers if log.sent_again}
+    assert found == find_sent_again(read, logs)
+    with run.records(PUBLISHERS, "publications") as rows:
+        sent = {
+            (sources[row["publisher"]], int(row["incarnation"]), int(row["sequence"]))
+            for row in rows.all
+            if row["sent_ns"] <= at_ns
+        }
+    with run.records(PUBLISHERS, "acks") as acks:
+        for row in acks.all[acks.all["acked_ns"] < at_ns]:
+            name, incarnation = sources[row["publisher"]], int(row["incarnation"])
+            sent -= {(name, incarnation, n) for n in range(row["first"], row["last"] + 1)}
+    wanted = {each for each in sent if each[0].startswith("c1/")}
+    assert {(name, *key) for name, keys in found.items() for key in keys} == wanted
+    assert bool(wanted) == (when == "in the middle")
+    rows_of_run = RunFacts.from_run(LoadedRun(read, logs))
+    assert rows_of_run.sent_again == found
+    online = findings_online(WitnessFolder(folder, read), None, has_sent_again=True)
+    assert "order_differs" not in online
 
 
 def _joined(folder: Path, *names: str) -> None:
