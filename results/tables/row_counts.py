@@ -128,7 +128,12 @@ class _Columns:
             breaches=self._breaches,
             sent_ns=self._sent_ns,
             until=self._count_until,
-            log_of=self._log_of,
+            applications={
+                (place, subscription): self._list_deliveries(file, number)
+                for place, file in self._select("deliveries")
+                for number, subscription in enumerate(file.tables["subscriptions"])
+                if _has_database(file, subscription)
+            },
             early_answers={place: self._early(file) for place, file in self._select("acks")},
             repeated_answers={place: _repeated(file) for place, file in self._select("acks")},
             late_intents={place: self._count_late(file) for place, file in self._select("intents")},
@@ -170,26 +175,19 @@ class _Columns:
         stamps = self._ordered[place, layout]
         return None if stamps is None else int(np.searchsorted(stamps, stamp_ns, "right"))
 
-    def _log_of(self, place: str, subscription: str) -> Sequence[LoggedDelivery]:
-        for name, file in self._select("deliveries"):
-            names = [*file.tables["subscriptions"]]
-            if name != place or subscription not in names:
-                continue
-            log = _map(file)
-            wanted = (log["subscription"] == names.index(subscription)) & (
-                log["layer"] == _APPLICATION
-            )
-            places = np.flatnonzero(wanted & np.isin(log["kind"], (_DATA, _FENCE, _AGAIN)))
-            rows, sources = log[places], file.tables["publishers"]
-            columns = [
-                places, rows["publisher"], rows["incarnation"], rows["sequence"],
-                rows["kind"] == _AGAIN,
-            ]  # fmt: skip
-            return [
-                LoggedDelivery(at, sources[publisher], *more)
-                for at, publisher, *more in zip(*(c.tolist() for c in columns), strict=True)
-            ]
-        return ()
+    def _list_deliveries(self, file: RecordFile, subscription: int) -> list[LoggedDelivery]:
+        log = _map(file)
+        wanted = (log["subscription"] == subscription) & (log["layer"] == _APPLICATION)
+        places = np.flatnonzero(wanted & np.isin(log["kind"], (_DATA, _FENCE, _AGAIN)))
+        rows, sources = log[places], file.tables["publishers"]
+        columns = [
+            places, rows["publisher"], rows["incarnation"], rows["sequence"],
+            rows["kind"] == _AGAIN,
+        ]  # fmt: skip
+        return [
+            LoggedDelivery(at, sources[publisher], *more)
+            for at, publisher, *more in zip(*(c.tolist() for c in columns), strict=True)
+        ]
 
     def _find_answers(self, place: str) -> tuple[Any, Any]:
         """Return the ascending times of acknowledgements, and the count of numbers before each."""
@@ -550,6 +548,11 @@ def _positions(file: RecordFile) -> dict[str, tuple[int, int]]:
                         sum(rows["position"][rows["stream"] == number].tolist()) % _SUM_END)
         for number in np.unique(rows["stream"])
     }  # fmt: skip
+
+
+def _has_database(file: RecordFile, subscription: str) -> bool:
+    """Return True if the application of a subscription left a database."""
+    return file.path.with_name(f"{subscription.partition('/')[0]}.sqlite").is_file()
 
 
 def _map(file: RecordFile) -> Any:

@@ -172,7 +172,7 @@ def _check_log(
     rows: Rows,
 ) -> Iterator[str]:
     """Yield the first delivery or commit at another place than in the database."""
-    log = rows.log_of(process.place, subscription)
+    log = rows.applications.get((process.place, subscription), ())
     pairs = zip(committed.log, log, strict=False)
     for place, (wanted, logged) in enumerate(pairs):
         if wanted != (found := (logged.source, logged.incarnation, logged.sequence, logged.marked)):

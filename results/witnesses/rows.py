@@ -138,12 +138,13 @@ class Rows:
             and for acks how many acknowledged numbers; None where a row may stand for several.
         breaches: counts, for each blockage, deliveries and acknowledgements that passed it.
         sent_ns: returns when a publication was sent; None for one that was not.
-        log_of: returns, for a process folder and a subscription, what its application received.
         late_ns: by process folder, how late publications were sent, in sum and at most.
         ends_ns: by process folder, the first and last stamp of its record files.
         streams: by process folder and stream, the number and the sum of the logged positions; the
             sum is modulo 2^63.
         headline: None where the run has no measure phase.
+        applications: by process folder and subscription, what an application with a database
+            received.
     """
 
     sources: Mapping[tuple[str, int], SourceRows]
@@ -158,7 +159,7 @@ class Rows:
     breaches: Callable[[Sequence[Blockage]], Sequence[tuple[int, int]]]
     sent_ns: Callable[[str, int, int], int | None]
     until: Callable[[str, str, int], int | None]
-    log_of: Callable[[str, str], Sequence[LoggedDelivery]] = lambda place, subscription: ()
+    applications: Mapping[tuple[str, str], Sequence[LoggedDelivery]] = field(default_factory=dict)
     early_answers: Mapping[str, int] = field(default_factory=dict)
     repeated_answers: Mapping[str, int] = field(default_factory=dict)
     late_intents: Mapping[str, int] = field(default_factory=dict)
