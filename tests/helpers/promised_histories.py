@@ -179,7 +179,7 @@ def others_keep_their_place_after_a_loss(history: History, rng: Random) -> Histo
     """No publication of the swapped pair is sent again."""
     changed = _swap_neighbours(history, rng, alike=False)
     first, other = (each.subscriptions[0].delivered for each in (history, changed))
-    swapped = {row.key for row, new in zip(first, other, strict=True) if row.key != new.key}
+    swapped = {row.key for row, new in zip(first, other, strict=True) if row.source != new.source}
     return _send_again(changed, *swapped)
 
 
