@@ -11,6 +11,7 @@ import random
 import sqlite3
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
@@ -36,6 +37,9 @@ _POLL_S: Final = 0.05
 _LEAVE_TIMEOUT_S: Final = 4.0
 _ROWS_AT_ONCE: Final = 2_000
 _READ: Final = "SELECT * FROM received WHERE place > ? ORDER BY place LIMIT ?"
+_READ_COMMITS: Final = (
+    "SELECT * FROM committed WHERE number > ? AND last_place <= ? ORDER BY number"
+)
 
 
 class ProcessGate:
@@ -83,7 +87,8 @@ class ProcessSubscriber:
         self._setting = setting
         self._number = number
         self._database = generator.setting.log_folder / f"{setting.name}.sqlite"
-        self._place = 0
+        self._place = self._commit = 0
+        self._recorded: deque[tuple[int, SourceId, int]] = deque()
         self._issued_ns = 0
         self._process: trio.Process | None = None
         self._may_live = trio.Event()
@@ -148,6 +153,7 @@ class ProcessSubscriber:
             "client": setting.client,
             "address": setting.address,
             "predicate": setting.predicate_with_fence(ours.run_id),
+            "acknowledge": setting.acknowledge,
             "deployment_id": ours.deployment_id,
             "session": asdict(ours.session),
             "tls": tls,
@@ -235,9 +241,14 @@ class ProcessSubscriber:
         self._is_killed = True
         if moment in MOMENTS:
             await self._send_command(f"die {moment}")
-            with trio.move_on_after(MOMENT_TIMEOUT_S):
-                while self._process is process:
-                    await self._changed.wait()
+            try:
+                with trio.move_on_after(MOMENT_TIMEOUT_S):
+                    while self._process is process:
+                        await self._changed.wait()
+            except trio.Cancelled:
+                if self._process is process:  # else the kill would follow the end of the fault
+                    self._generator.start_task(self._send_command, "die")
+                raise
         elif moment == "any":
             await trio.sleep(self._random.uniform(0, 0.3))
         if self._process is process:
@@ -280,20 +291,44 @@ class ProcessSubscriber:
         database = sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)
         try:
             rows = database.execute(_READ, (self._place, _ROWS_AT_ONCE)).fetchall()
+            place = rows[-1][0] if rows else self._place
+            commits = database.execute(_READ_COMMITS, (self._commit, place)).fetchall()
         except sqlite3.OperationalError:
-            return  # a new database has no table yet
+            return  # a new database has no tables yet
         finally:
             database.close()
-        if rows:
-            self._place = rows[-1][0]
-            self._record(rows)
+        self._place = place
+        for number, first, last in commits:
+            # The judges must see a commit before the deliveries that follow it.
+            earlier = [row for row in rows if row[0] <= last]
+            rows = rows[len(earlier) :]
+            self._record(earlier)
+            self._record_commit(first, last)
+            self._commit = number
+        self._record(rows)
+        if rows or commits:
             self._announce()
+
+    def _record_commit(self, first: int, last: int) -> None:
+        """Record the commit of the deliveries between two places of the database."""
+        now_ns, recorded = time.monotonic_ns(), self._recorded
+        ranges: dict[SourceId, tuple[int, int]] = {}
+        while recorded and recorded[0][0] <= last:
+            place, source, sequence = recorded.popleft()
+            if place >= first:
+                ranges[source] = ranges.get(source, (sequence, 0))[0], sequence
+        for source, (low, high) in ranges.items():
+            self._generator.receiver.note_commit(self._number, source, low, high, now_ns)
 
     def _record(self, rows: list[tuple[Any, ...]]) -> None:
         """Record rows as received now, so that stamps in a file ascend over all subscribers."""
         now_ns = time.monotonic_ns()
         receiver = self._generator.receiver
-        for _, group in groupby(rows, key=lambda row: (row[1:5], row[8], row[11])):
+        if self._setting.acknowledge:
+            self._recorded += [
+                (row[0], SourceId(*row[2:5]), row[5]) for row in rows if row[11] is None
+            ]
+        for (*_, is_again), group in groupby(rows, key=_key_of):
             several = list(group)
             if several[0][11] is not None:
                 for row in several:
@@ -302,7 +337,15 @@ class ProcessSubscriber:
                 continue
             for run in _runs(several):
                 self.processed += 1
-                receiver.receive(self._number, run, now_ns)
+                if is_again:
+                    receiver.note_redelivered(self._number, run, now_ns)
+                else:
+                    receiver.receive(self._number, run, now_ns)
+
+
+def _key_of(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the key of rows that may be one run: times, source, stream, gap and mark."""
+    return *row[1:5], row[8], row[11], row[12]
 
 
 def _runs(rows: list[tuple[Any, ...]]) -> Iterator[PublicationRun]:

@@ -247,6 +247,22 @@ class StreamProgress:
             self._step(sequence, position in content.fences, position in content.corrupted)
         return False
 
+    def take_marked(self, sequences: Sequence[int], content: RunContent) -> None:
+        """Judge a run marked as a possible redelivery: a repetition is counted, and no duplicate.
+
+        A publication that did not arrive before is a first delivery.
+        """
+        for position, sequence in enumerate(sequences):
+            is_fence = position in content.fences
+            if is_fence:
+                self.add_fence(sequence)
+            if sequence > self.counts.high or self._holes.place_of(sequence) is not None:
+                self._step(sequence, is_fence, position in content.corrupted)
+                continue
+            self.counts.fences += is_fence
+            self.counts.deliveries += not is_fence
+            self.counts.corrupted += position in content.corrupted
+
     def _step(self, sequence: int, is_fence: bool, is_corrupted: bool) -> None:
         counts = self.counts
         counts.fences += is_fence

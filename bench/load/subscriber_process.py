@@ -4,14 +4,16 @@
 input, as JSON, and obeys the lines that follow:
 
     subscribe      resume the subscription, or begin it
-    die MOMENT     end by SIGKILL at the next such moment of a transaction
+    die MOMENT     end by SIGKILL at the next such moment of a transaction; without one, never
     shut           lose the connection, and refuse any other
     open           connect again
     leave          end the subscription, and then the process
 
 Deliveries are written to table `received` of its SQLite file, in the transaction that commits the
 resume token: the content of the table is the state of its application, after any number of kills.
-The process reports the state of its session on standard output, a JSON object per line.
+If the broker keeps the position (`acknowledge`), the application writes deliveries in transactions
+of its own, and then commits at the broker. Table `committed` has the commits that the broker has
+confirmed. The process reports the state of its session on standard output, a JSON object per line.
 """
 
 import json
@@ -21,32 +23,43 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final, Literal
 
 import trio
 
-from brokerd.client.client import Callbacks, ClientError, Gate, connect
+from brokerd.client.application import Publication
+from brokerd.client.client import Callbacks, Client, ClientError, Gate, connect
+from brokerd.client.consumer import Acknowledge, BrokerTokens, Consumer
 from brokerd.client.events import GapAnnounced
 from brokerd.client.tokens import SqliteTokens
 from brokerd.client.transactions import DurableSubscription
 from brokerd.config import SessionParameters, TlsFiles
 from brokerd.model.client_messages import Deliveries
+from brokerd.wire.attributes import encode_attributes
 
 Moment = Literal["taken", "writing", "written", "token", "committed"]
 MOMENTS: Final[tuple[Moment, ...]] = ("taken", "writing", "written", "token", "committed")
 """Moments of a transaction: events taken, half of them written, all written, the token too, and
-committed before the broker is notified."""
+committed before the broker is notified. If the broker keeps the position, there is no token, and
+`committed` follows the answer of the broker."""
 
 TABLE: Final = """
 CREATE TABLE IF NOT EXISTS received (
     place INTEGER PRIMARY KEY, received_ns INTEGER NOT NULL,
     broker INTEGER NOT NULL, publisher INTEGER NOT NULL, incarnation INTEGER NOT NULL,
     sequence INTEGER NOT NULL, attributes BLOB, payload BLOB,
-    stream TEXT, position INTEGER, gap_last INTEGER, gap_reason TEXT
+    stream TEXT, position INTEGER, gap_last INTEGER, gap_reason TEXT,
+    redelivered INTEGER NOT NULL DEFAULT 0
 )"""
-_INSERT: Final = f"INSERT INTO received VALUES (NULL{', ?' * 11})"
+COMMITTED: Final = """
+CREATE TABLE IF NOT EXISTS committed (
+    number INTEGER PRIMARY KEY, first_place INTEGER NOT NULL, last_place INTEGER NOT NULL
+)"""
+"""Commits that the broker has confirmed: the first and the last place of the deliveries."""
+_INSERT: Final = f"INSERT INTO received VALUES (NULL{', ?' * 12})"
+_INSERT_COMMIT: Final = "INSERT INTO committed VALUES (NULL, ?, ?)"
 _RUNS_AT_ONCE: Final = 64
 _DETACH_TIMEOUT_S: Final = 2.0
 
@@ -81,6 +94,7 @@ def open_database(path: str) -> MortalConnection:
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
     database.execute(TABLE)
+    database.execute(COMMITTED)
     return database
 
 
@@ -98,7 +112,7 @@ class SubscriberProcess:
     async def run(self, orders: AsyncIterator[str]) -> None:
         """Run the subscriber until `leave`, or until the end of standard input."""
         config = self._config
-        tls = config["tls"]
+        tls, is_consumer = config["tls"], bool(config["acknowledge"])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._obey, orders, nursery.cancel_scope)
             try:
@@ -108,16 +122,14 @@ class SubscriberProcess:
                     deployment_id=config["deployment_id"],
                     parameters=SessionParameters(**config["session"]),
                     tls=None if tls is None else TlsFiles.from_mapping(dict(tls), "tls"),
-                    callbacks=Callbacks(on_session=self._on_session, on_refused=self._on_refused),
-                    tokens=SqliteTokens(self._database),
+                    callbacks=self._callbacks(),
+                    tokens=BrokerTokens() if is_consumer else SqliteTokens(self._database),
                     gate=self._gate,
                     unreachable_after_s=math.inf,  # brokers fail here on purpose
                 ) as client:
                     with self._scope:
                         await self._may_subscribe.wait()
-                        subscription = await client.resume(config["predicate"])
-                        _report("subscribed")
-                        await self._take_in(subscription)
+                        await self._serve(client)
                     with trio.move_on_after(_DETACH_TIMEOUT_S):
                         await client.detach(drain=False)
             except ClientError as error:
@@ -147,6 +159,61 @@ class SubscriberProcess:
                 raise AssertionError(f"{order!r} is no order")
         whole.cancel()
 
+    async def _serve(self, client: Client) -> None:
+        predicate, mode = self._config["predicate"], self._config["acknowledge"]
+        if mode:
+            consumer = await client.consume(predicate, mode)
+            _report("subscribed")
+            await self._consume(consumer, mode)
+        else:
+            subscription = await client.resume(predicate)
+            _report("subscribed")
+            await self._take_in(subscription)
+
+    async def _consume(self, consumer: Consumer, mode: Acknowledge) -> None:
+        """Write deliveries in transactions of the application; commit each at the broker."""
+        while mode == "auto":
+            places = self._write([await anext(consumer)])
+            await consumer.commit()
+            self._note_committed(places)
+        while True:
+            async with consumer.transaction() as batch:
+                places = self._write(await batch.receive())
+            self._note_committed(places)
+
+    def _write(self, publications: Sequence[Publication]) -> tuple[int, int]:
+        """Write deliveries to the database; return the first and the last place."""
+        database = self._database
+        database.reach("taken")
+        now_ns = time.monotonic_ns()
+        rows = [_consumed_row(publication, now_ns) for publication in publications]
+        half = len(rows) // 2
+        database.executemany(_INSERT, rows[:half])
+        database.reach("writing")
+        database.executemany(_INSERT, rows[half:])
+        ((last,),) = database.execute("SELECT max(place) FROM received")
+        database.commit()
+        database.reach("written")
+        database.reach("token")
+        return last - len(rows) + 1, last
+
+    def _note_committed(self, places: tuple[int, int]) -> None:
+        """Record a commit that the broker has confirmed."""
+        self._database.reach("committed")
+        with self._database:
+            self._database.execute(_INSERT_COMMIT, places)
+
+    def _on_gap(self, gap: GapAnnounced) -> None:
+        """Record a gap that a consumer receives between its publications."""
+        with self._database:
+            self._database.execute(_INSERT, _gap_row(gap, time.monotonic_ns()))
+
+    def _callbacks(self) -> Callbacks:
+        callbacks = Callbacks(on_session=self._on_session, on_refused=self._on_refused)
+        if self._config["acknowledge"]:
+            callbacks.on_gap = self._on_gap
+        return callbacks
+
     async def _take_in(self, subscription: DurableSubscription) -> None:
         while True:
             async with subscription.transaction() as transaction:
@@ -175,13 +242,22 @@ def _rows(item: Deliveries, now_ns: int) -> list[Row]:
     if run.place is not None:
         stream, positions = "/".join(map(str, run.place.stream)), run.place.positions
     return [
-        (now_ns, *run.source, sequence, blob, bytes(payload), stream, position, None, None)
+        (now_ns, *run.source, sequence, blob, bytes(payload), stream, position, None, None, 0)
         for (sequence, blob, payload), position in zip(run.publications(), positions, strict=True)
     ]
 
 
+def _consumed_row(publication: Publication, now_ns: int) -> Row:
+    blob, again = encode_attributes(publication.attributes), int(publication.redelivered)
+    nowhere = (None, None, None, None)
+    return (
+        now_ns, *publication.source, publication.sequence, blob, publication.payload, *nowhere,
+        again,
+    )  # fmt: skip
+
+
 def _gap_row(gap: GapAnnounced, now_ns: int) -> Row:
-    return (now_ns, *gap.source, gap.first, None, None, None, None, gap.last, gap.reason)
+    return (now_ns, *gap.source, gap.first, None, None, None, None, gap.last, gap.reason, 0)
 
 
 def _report(report: str, **details: Any) -> None:

@@ -47,6 +47,8 @@ class SubscriberSetting:
         broker, address: the broker of the subscriber.
         predicate: predicate of the workload, without the fence.
         own_process: True for a process of its own, with a database of its application.
+        acknowledge: "auto" or "transacted": the broker keeps the position, and this is the mode of
+            commits; "": the application's database has the position.
         absences: begin and end of each absence under churn, in ns from the start of the
             measurement.
         failover: addresses of further brokers, in this order, if the broker is unreachable.
@@ -58,6 +60,7 @@ class SubscriberSetting:
     address: str
     predicate: str
     own_process: bool = False
+    acknowledge: str = ""
     absences: tuple[tuple[int, int], ...] = ()
     failover: tuple[str, ...] = ()
 
@@ -286,7 +289,7 @@ class Receiver:
         self._write("commits", self._line(stream, first, last, committed_ns))
 
     def note_redelivered(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
-        """Record a run that was delivered again after a restart of the application.
+        """Record a run that is marked as a possible redelivery after a restart of the application.
 
         Only checkers with the protocol's promises decide whether the redelivery was allowed.
         """
@@ -294,6 +297,10 @@ class Receiver:
         examined = self._content_check.examine(run, stream.content)
         self._write_run(stream, run, received_ns, APPLICATION, examined, again=True)
         self.delivered += len(run)
+        if stream.lane is None:
+            self.checker.foreign += len(run)
+        else:
+            stream.lane.take_marked(run.sequences, examined)
 
     def note_withheld(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
         """Record a run that the client library withheld as already delivered."""

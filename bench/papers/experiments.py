@@ -305,6 +305,7 @@ def run_figure_experiment(
     runs: Path,
     progress: Progress | None = None,
     processes: int = 1,
+    labels: Mapping[str, str] | None = None,
 ) -> Path:
     """Carry out an experiment without deployed brokers.
 
@@ -312,6 +313,7 @@ def run_figure_experiment(
         runs: folder of run folders.
         progress: display; None for none.
         processes: number of simultaneous simulations.
+        labels: labels of the run.
 
     Returns:
         The folder of the new run.
@@ -329,4 +331,5 @@ def run_figure_experiment(
         record.protocol,
         topologies,
         lambda: record.rows(experiment, context),
+        labels=labels or {},
     )

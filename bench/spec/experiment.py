@@ -27,7 +27,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from bench.run.run_directory import RunDirectory, new_run_directory
+from bench.run.run_directory import RunDirectory, file_sha256, new_run_directory
 from bench.spec.keys import Overrides
 from bench.spec.spec import (
     BENCH_FOLDER,
@@ -78,6 +78,8 @@ def write_experiment(
     protocol: str | None,
     topologies: Mapping[Any, Topology],
     carry_out: Callable[[], Mapping[str, Iterable[Row]]],
+    *,
+    labels: Mapping[str, str],
 ) -> Path:
     """Create a run folder, carry out an experiment, and write its rows as JSON lines.
 
@@ -86,6 +88,7 @@ def write_experiment(
         protocol: the protocol of the experiment; None for none.
         topologies: topologies of the experiment.
         carry_out: returns the rows by table.
+        labels: free words for the results index.
 
     Returns:
         The folder of the new run, which contains the reason if the experiment failed.
@@ -98,7 +101,7 @@ def write_experiment(
             "figure": experiment.figure,
             "protocol": protocol,
             "seed": experiment.seed,
-            "labels": {},
+            "labels": dict(labels),
             "scale": dict(experiment.scale()),
         },
     )
@@ -106,6 +109,7 @@ def write_experiment(
     for key, topology in topologies.items():
         name = f"fanout-{key}" if isinstance(key, int) else key
         directory.write_spec(f"topology-{name}.toml", toml_text(topology.to_mapping()))
+    directory.close_specification()
     folder = directory.raw_folder(HOST, _WRITERS.get(kind, "simulator"))
     try:
         counts = {
@@ -114,7 +118,8 @@ def write_experiment(
     except BaseException as error:
         directory.end("aborted", [f"{type(error).__name__}: {error}"])
         raise
-    directory.log("rows", **counts)
+    digests = {name: file_sha256(folder / f"{name}.jsonl") for name in counts}
+    directory.log("rows", **counts, digests=digests)
     directory.end("complete")
     directory.add_to_index({"figure": experiment.figure})
     return directory.path

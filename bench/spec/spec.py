@@ -434,6 +434,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def _check_against_topology(workload: Workload, topology: Topology, where: str) -> None:
     _check_places(workload, topology, where)
     _check_failover(workload, topology, where)
+    _check_consumers(workload, topology, where)
     _check_filters(workload, where)
     _check_topic(workload, topology, where)
     _check_order(workload, topology, where)
@@ -469,6 +470,17 @@ def _check_records(workload: Workload, topology: Topology, where: str) -> None:
         why = "subscribers are processes of their own, which note each transaction"
     if why:
         raise SpecError(f'{where}: load.records = {records!r}: only "full" here, for {why}')
+
+
+def _check_consumers(workload: Workload, topology: Topology, where: str) -> None:
+    """Refuse subscribers that commit at brokers that keep no positions."""
+    for subscribers in workload.subscribers:
+        mode = subscribers.acknowledge
+        if mode and not protocol_on(topology, workload.protocol).promises().keeps_committed:
+            raise SpecError(
+                f"{where}: subscribers[{subscribers.place}].acknowledge = {mode!r}: brokers of "
+                f"{workload.protocol} keep no committed positions; durable does"
+            )
 
 
 def _check_places(workload: Workload, topology: Topology, where: str) -> None:

@@ -230,6 +230,10 @@ class Subscribers(_Closed):
     With `own_process` each subscriber is a process of its own with a database of received
     publications, from which the process resumes. `client-crash` needs this.
 
+    With `acknowledge` the broker keeps the position instead, as for a JMS consumer: the process
+    commits each publication ("auto") or each transaction ("transacted") at its broker. A process
+    that is killed before the commit receives the publications again, marked.
+
     `failover` are brokers to which a subscriber moves, in this order, if its own broker is
     unreachable.
     """
@@ -256,6 +260,10 @@ class Subscribers(_Closed):
         Annotated[bool, Field(strict=True)] | None,
         described("true: a process and a database of its own for each; client-crash needs this"),
     ] = None
+    acknowledge: Annotated[
+        Literal["auto", "transacted"] | None,
+        described("own processes commit at their broker: each publication, or transactions"),
+    ] = None
     failover: Annotated[
         Places | None, described("brokers to move to, in this order, if its own is unreachable")
     ] = None
@@ -279,6 +287,12 @@ class Subscribers(_Closed):
     def __eq__(self, other: object) -> bool:
         """Compare the keys only: an entry is equal wherever it stands."""
         return isinstance(other, Subscribers) and self.__dict__ == other.__dict__
+
+    @model_validator(mode="after")
+    def _consumes_in_its_own_process(self) -> Self:
+        if self.acknowledge and not self.own_process:
+            raise ValueError(f"acknowledge = {self.acknowledge!r}: needs own_process = true")
+        return self
 
     @property
     def place(self) -> int:

@@ -76,7 +76,7 @@ def bench(
     files.begin(call, "bench")
     if is_system:
         return files.end("bench", _on_system(call, workload, load, run, faults))
-    overrides, labels = load.overrides(), labels_of(run.labels or [])
+    overrides, labels = load.overrides(), labels_of(run.labels)
     spec, schedule = plan_experiment(call, workload, overrides, faults, labels)
     return files.end("bench", _on_brokers(call, workload, spec, schedule, run))
 
@@ -91,6 +91,7 @@ def demo(
         bool, typer.Option("--all", help="Run all protocols of the demo, with one report.")
     ] = False,
     no_teardown: NoTeardown = False,
+    labels: Labels = None,
     output: RunsFolder = None,
 ) -> Result:
     """Kill a broker under load, with two protocols, and compare.
@@ -112,7 +113,8 @@ def demo(
     protocols: tuple[str, ...] = PROTOCOLS if protocol is None else (protocol,)
     if every:
         protocols = demonstrable_protocols(call)
-    return run_demo(call, protocols, results=output, teardown=not no_teardown)
+    given = labels_of(labels, taken=("demo", "experiment"), by="the demo")
+    return run_demo(call, protocols, results=output, teardown=not no_teardown, labels=given)
 
 
 def sweep(
@@ -196,7 +198,7 @@ def limit(
 
     if load.rate is not None:
         raise UserError(f"{workload}: `limit` sets the rate; leave out --rate {load.rate}")
-    request = LimitRequest(workload, p99, from_rate, to_rate, labels_of(labels or []))
+    request = LimitRequest(workload, p99, from_rate, to_rate, labels_of(labels))
     return find_limit(invocation(context), request, load.overrides(), output)
 
 
@@ -216,6 +218,7 @@ def targets(
     ] = "performance",
     *,
     files: CaseFiles,
+    labels: Labels = None,
     output: RunsFolder = None,
 ) -> Result:
     """Run workloads that have performance targets, and compare.
@@ -228,7 +231,8 @@ def targets(
 
     call = invocation(context)
     files.begin(call, "targets")
-    return files.end("targets", run_targets(call, file, ids or [], output))
+    given = labels_of(labels, taken=("target", "experiment"), by="a target")
+    return files.end("targets", run_targets(call, file, ids or [], output, given))
 
 
 def _on_system(
@@ -240,7 +244,7 @@ def _on_system(
         raise UserError(
             f"{name}: --rolling, --instances and --no-teardown are for brokers of ours only"
         )
-    labels = labels_of(run.labels or [])
+    labels = labels_of(run.labels)
     return bench_system(call, name, load.overrides(), faults, labels, run.output, check=run.check)
 
 

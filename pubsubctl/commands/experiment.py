@@ -7,7 +7,7 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import options_in
-from pubsubctl.commands.options.results import RunsFolder
+from pubsubctl.commands.options.results import LABELS_OF_SERIES, Labels, RunsFolder, labels_of
 from pubsubctl.commands.options.runs import Instances
 from pubsubctl.commands.options.simulation import SEEDS, Processes, Seeds, processes_of, seeds_of
 from pubsubctl.commands.options.workload import LoadOptions
@@ -58,6 +58,7 @@ def experiment(
     ] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     instances: Instances = None,
+    labels: Labels = None,
     output: RunsFolder = None,
 ) -> Result:
     """Run the experiment behind a paper's figure, and draw it.
@@ -74,8 +75,9 @@ def experiment(
         raise UserError("experiment: name one; `pubsubctl experiment --list` lists them")
     kind = papers.kind_of_experiment(name)
     _refuse_foreign(context, name, kind)
+    given = labels_of(labels, taken=LABELS_OF_SERIES, by="an experiment")
     if kind == "deployed":
-        return papers.run_deployed(call, name, load.overrides(), instances, output)
+        return papers.run_deployed(call, name, load.overrides(), instances, output, given)
     call.refuse_dry_run(f"experiment {name}")
     processes = processes_of(simulation.processes)
     if kind == "study":
@@ -87,6 +89,7 @@ def experiment(
         figure=simulation.figure,
         processes=processes if kind == "simulated" else 1,
         results=output,
+        labels=given,
     )
     return papers.run_without_brokers(call, request)
 
@@ -97,8 +100,8 @@ _OF_STUDY = {
     "ges.routing": ("--seeds",),
 }
 _OF_KIND = {
-    "simulated": ("--full", "--processes", "--figure", "--output-dir"),
-    "measured": ("--figure", "--output-dir"),
+    "simulated": ("--full", "--processes", "--figure", "--label", "--output-dir"),
+    "measured": ("--figure", "--label", "--output-dir"),
 }
 
 

@@ -1,6 +1,7 @@
 """`simulate`: the protocols on a virtual clock and network, from seeds."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
-from pubsubctl.commands.options.results import Check, RunsFolder
+from pubsubctl.commands.options.results import Check, Labels, RunsFolder, labels_of
 from pubsubctl.commands.options.simulation import (
     SEEDS,
     Ledger,
@@ -65,6 +66,7 @@ def run(
     mutants: Mutants = None,
     record: Record = False,
     check: Check = True,
+    labels: Labels = None,
     output: RunsFolder = None,
 ) -> Result:
     """Simulate a workload with its faults, a scenario or a plan.
@@ -85,18 +87,16 @@ def run(
             "--mutant": mutants,
             "--record": record or None,
             "--no-check": None if check else True,
+            "--label": labels,
             "--output-dir": output,
         }
-        for option, value in options.items():
-            if value is not None:
-                raise UserError(f"{option} is for a workload, not for the file {name}")
+        _refuse_options(options, name)
         return workloads.play_file(Path(name))
     if is_experiment(name):
         raise UserError(f"{name} is an experiment: `pubsubctl experiment {name}`")
     if load.records is not None:
         raise UserError(f"--records {load.records}: a simulated run records every delivery")
-    if not check and not record:
-        raise UserError("--no-check requires --record")
+    _check_record(record, {"--no-check": not check, "--label": bool(labels)})
     if skip_unsimulated and faults is None:
         raise UserError("--skip-unsimulated requires --faults")
     request = workloads.SimulationRequest(
@@ -107,8 +107,23 @@ def run(
         mutants=mutants_of(mutants),
         runs=call.project.results_folder(output) if record else None,
         check=check,
+        labels=labels_of(labels),
     )
     return workloads.simulate_workload(call, request)
+
+
+def _refuse_options(given: Mapping[str, object], name: str) -> None:
+    """Refuse options of workloads, for a file with a scenario or a plan."""
+    for option, value in given.items():
+        if value is not None:
+            raise UserError(f"{option} is for a workload, not for the file {name}")
+
+
+def _check_record(record: bool, given: Mapping[str, bool]) -> None:
+    """Refuse options of a run folder where there is none."""
+    for option, is_given in given.items():
+        if is_given and not record:
+            raise UserError(f"{option} requires --record")
 
 
 def swarm(

@@ -1,6 +1,6 @@
 """`demo`: equal load and an equal crash, with a reliable and an unreliable protocol."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -45,10 +45,19 @@ def demonstrable_protocols(call: Invocation) -> tuple[str, ...]:
 
 
 def run_demo(
-    call: Invocation, protocols: Sequence[str], *, results: Path | None, teardown: bool
+    call: Invocation,
+    protocols: Sequence[str],
+    *,
+    results: Path | None,
+    teardown: bool,
+    labels: Mapping[str, str],
 ) -> Result:
-    """Deploy, load, break, take down, for each protocol; then judge and report all at once."""
-    experiments = [experiment_of(call, protocol, results) for protocol in protocols]
+    """Deploy, load, break, take down, for each protocol; then judge and report all at once.
+
+    Args:
+        labels: labels of each run, beside those of the demo.
+    """
+    experiments = [experiment_of(call, protocol, results, labels) for protocol in protocols]
     if not teardown:
         experiments[-1] = replace(experiments[-1], teardown=False)
     outcomes: list[RunOutcome] = []
@@ -73,11 +82,18 @@ def run_demo(
     return _result(call, protocols, outcomes, judged, report)
 
 
-def experiment_of(call: Invocation, protocol: str, results: Path | None) -> Experiment:
+def experiment_of(
+    call: Invocation,
+    protocol: str,
+    results: Path | None,
+    labels: Mapping[str, str] | None = None,
+) -> Experiment:
     """Return the demo's experiment for a protocol: load and faults on brokers of its kind."""
     name = _WORKLOAD_OF_KIND.get(definition_of(protocol).kind, _WORKLOAD)
     spec = load_experiment(
-        call.project.find("workload", name), Overrides(protocol=protocol), {"demo": protocol}
+        call.project.find("workload", name),
+        Overrides(protocol=protocol),
+        {**(labels or {}), "demo": protocol},
     )
     schedule = settle_schedule(
         schedule_of(call.project, name), spec.topology, protocol=spec.protocol

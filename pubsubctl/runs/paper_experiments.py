@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -35,6 +35,7 @@ from pubsubctl.runs.plan import (
 )
 from pubsubctl.runs.repetitions import Design, run_series
 from pubsubctl.runs.runs import manifest, refresh_run_index, refuse_archive
+from pubsubctl.runs.series import Habits
 
 if TYPE_CHECKING:
     from pubsubctl.runs.verdicts import JudgedRun
@@ -77,6 +78,7 @@ class FigureRequest:
         figure: draw the figure after the runs.
         processes: the number of simultaneous simulations.
         results: the folder of runs; None for the project's.
+        labels: labels of the run.
     """
 
     name: str
@@ -84,6 +86,7 @@ class FigureRequest:
     figure: bool
     processes: int
     results: Path | None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def experiment_names() -> dict[str, Kind]:
@@ -208,9 +211,17 @@ def _describe_archive(figure: str) -> str:
 
 
 def run_deployed(
-    call: Invocation, name: str, overrides: Overrides, instances: int | None, results: Path | None
+    call: Invocation,
+    name: str,
+    overrides: Overrides,
+    instances: int | None,
+    results: Path | None,
+    labels: Mapping[str, str],
 ) -> Result:
     """Run all points of an experiment on brokers, and draw its figures.
+
+    Args:
+        labels: labels of each run, beside those of the experiment.
 
     Raises:
         UserError, SpecError: an invalid request; names file, key and value.
@@ -223,9 +234,8 @@ def run_deployed(
                 f"{', '.join(experiment.protocols)}"
             )
         experiment = experiment.model_copy(update={"protocols": [overrides.protocol]})
-    points = plan_faults_of_points(
-        call, ((point, experiment.faults, False) for point in points_of(experiment, overrides))
-    )
+    named = map(Habits(labels=labels).with_labels, points_of(experiment, overrides))
+    points = plan_faults_of_points(call, ((point, experiment.faults, False) for point in named))
     predictions = announce(
         call,
         (Run(point.name, point.spec, faults) for point, faults in points),
@@ -255,7 +265,7 @@ def run_without_brokers(call: Invocation, request: FigureRequest) -> Result:
         experiment = with_all_draws(experiment)
     folder = call.project.results_folder(request.results)
     with call.console.progress() as progress:
-        run = run_figure_experiment(experiment, folder, progress, request.processes)
+        run = run_figure_experiment(experiment, folder, progress, request.processes, request.labels)
         files: list[str] = []
         judged: JudgedRun | None = None
         if request.figure:

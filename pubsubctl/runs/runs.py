@@ -290,6 +290,8 @@ RUNNING: Final = "running"
 INTERRUPTED: Final = "interrupted"
 """The state of a run without an end, whose process has ended."""
 _VERDICTS: Final = ("VALID", "INVALID", "UNKNOWN")
+CHANGED: Final = "CHANGED"
+"""The word for a verdict, or a run, that has changed since the check."""
 _LABEL: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MOST_VALUE: Final = 200
 
@@ -300,7 +302,7 @@ class RunRecord:
 
     Attributes:
         kind: "run", "series", or the kind of an experiment without brokers.
-        verdict: VALID, INVALID or UNKNOWN; "" before a check.
+        verdict: VALID, INVALID, UNKNOWN or CHANGED; "" before a check.
         plain_verdict: the verdict of the plain judge; "" without one.
         labels: labels of the manifest, then labels of `results label`.
         members: the run ids of a series.
@@ -327,7 +329,7 @@ class RunRecord:
         if not self.members:
             return self.verdict
         found = Counter(_verdict_of(self.folder.parent / run) for run in self.members)
-        words = ("VALID", "INVALID", "UNKNOWN", "")
+        words = (*_VERDICTS, CHANGED, "")
         return ", ".join(f"{found[each]} {each or 'not judged'}" for each in words if found[each])
 
     def verdict_or_reason(self) -> str:
@@ -643,6 +645,7 @@ def facts_of(record: RunRecord) -> Iterator[tuple[str, str]]:
         "": "none before the end of the run",
         "none": "none; this experiment records no deliveries",
         "not judged": "not judged; `pubsubctl check` judges it",
+        CHANGED: "changed since the check, or its run was; `pubsubctl check` judges it again",
     }
     yield "verdict", reasons.get(verdict, verdict)
     if record.verdict and record.kind == "run":
@@ -688,14 +691,20 @@ def labels_text(labels: Mapping[str, str]) -> str:
 
 
 def _verdict_of(folder: Path) -> str:
-    """Return the verdict of a run; "" before a check, and for a verdict of another run."""
+    """Return the verdict of a run; "" before a check, and for a verdict of another run.
+
+    A verdict that has changed since the check, or whose run has, is CHANGED.
+    """
+    from results.tables.derived import has_changed_verdict
+
     try:
         verdict = read_json(folder / "verdict.json")
         run_id = read_json(folder / MANIFEST).get("run_id")
     except (UserError, IntegrityError):
         return ""
-    is_own = verdict.get("run_id", run_id) == run_id
-    return str(verdict.get("verdict", "")).upper() if is_own else ""
+    if verdict.get("run_id", run_id) != run_id:
+        return ""
+    return CHANGED if has_changed_verdict(folder) else str(verdict.get("verdict", "")).upper()
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,16 +85,25 @@ class _TargetOutcome:
         return explain_status(self.run or self.target.id, self.judgements)
 
 
-def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path | None) -> Result:
+def run_targets(
+    call: Invocation,
+    file: str,
+    ids: Sequence[str],
+    results: Path | None,
+    labels: Mapping[str, str],
+) -> Result:
     """Run the targets of a file in sequence, each on separate brokers.
 
     Everything is checked before any run; a failed run does not block the others.
+
+    Args:
+        labels: labels of each run, beside those of its target.
 
     Raises:
         UserError, SpecError: a target cannot be run; names file, target, key and value.
     """
     path = call.project.find("targets", file)
-    planned = [_plan(call, target, path) for target in load_targets(path).select(ids)]
+    planned = [_plan(call, target, path, labels) for target in load_targets(path).select(ids)]
     if call.dry_run:
         return _plan_runs(planned)
     folder = call.project.results_folder(results)
@@ -133,13 +142,14 @@ def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path |
     )
 
 
-def _plan(call: Invocation, target: Target, path: Path) -> _Planned:
+def _plan(call: Invocation, target: Target, path: Path, labels: Mapping[str, str]) -> _Planned:
     if target.component is not None:
         return target, call, None, None
     if target.inventory and call.inventory_option is None:
         call = replace(call, inventory_option=target.inventory)
     workload = call.project.find("workload", target.workload, origin=str(path))
     spec = experiment_of(target, workload, str(path))
+    spec = replace(spec, labels={**labels, **spec.labels})
     return target, call, spec, plan_faults(call, spec, target.faults or None)
 
 

@@ -328,8 +328,9 @@ def judge_with(
     from results.checker.checks import check_run
     from results.papers.dft11.delivery_figures import check_simulated_run
     from results.papers.experiment_runs import is_experiment_run
-    from results.tables.derived import VERDICT, find_unsealed_derived
+    from results.tables.derived import VERDICT, VerdictMark, find_unsealed_derived
     from results.tables.json_files import write_json
+    from results.tables.seals import seal_derived, verify_seal
 
     progress.phase(f"checking {place}{run.name}")
     if is_experiment_run(run):
@@ -339,6 +340,9 @@ def judge_with(
             "run_id": manifest(run).get("run_id", run.name),
         }
         write_json(derived / VERDICT, document)
+        VerdictMark(derived, verify_seal(run).digest).write()
+        if derived == run:
+            seal_derived(run)
         return JudgedRun(run, derived, document)
     check_specification(run)
     verdict = check_run(spark, run, judgement=judgement)

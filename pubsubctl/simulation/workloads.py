@@ -5,7 +5,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +48,7 @@ class SimulationRequest:
         mutants: named bugs of every broker.
         runs: the folder of runs that gets the record; None for no record.
         check: judge the record with Spark.
+        labels: labels of the record.
     """
 
     workload: str
@@ -57,6 +58,7 @@ class SimulationRequest:
     mutants: frozenset[str]
     runs: Path | None
     check: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def simulate_workload(call: Invocation, request: SimulationRequest) -> Result:
@@ -70,7 +72,7 @@ def simulate_workload(call: Invocation, request: SimulationRequest) -> Result:
         request.workload,
         request.overrides,
         request.faults,
-        {},
+        dict(request.labels),
         simulated=True,
         skip_unsimulated=request.skip_unsimulated,
     )

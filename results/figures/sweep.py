@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from results.figures.drawing import Drawing, Metric, house_style, plain_log_ticks
 from results.repetitions.numbers import NUMBERS, Number, beyond
-from results.repetitions.series_files import SUMMARY
+from results.repetitions.series_files import SUMMARY, differences
 from results.repetitions.series_runs import KIND, read_points
 from results.tables.json_files import ResultsError, read_json
 
@@ -72,7 +72,8 @@ def series_sweep(spark: "SparkSession | None", run_dir: Path) -> Drawing:
     if not axes:
         raise ResultsError(f"{folder}: nothing was varied; `plot series.latency` draws it")
     _, points = read_points(folder)
-    return draw(manifest, axes, points, summary.get("bounds") or {})
+    doubts = tuple(differences(summary["points"], points))
+    return draw(manifest, axes, points, summary.get("bounds") or {}, doubts)
 
 
 @house_style()
@@ -81,8 +82,13 @@ def draw(
     axes: Sequence[Mapping[str, Any]],
     points: Mapping[str, Mapping[str, Any]],
     bounds: Mapping[str, float],
+    doubts: Sequence[str] = (),
 ) -> Drawing:
-    """Return the figure from a sweep's summary."""
+    """Return the figure from a sweep's summary.
+
+    Args:
+        doubts: the numbers and verdicts that the summary and the runs state differently.
+    """
     from matplotlib.figure import Figure
 
     x, *others = axes
@@ -108,7 +114,8 @@ def draw(
         figure=picture,
         columns=("point", *(axis["key"] for axis in axes), "number", "mean", "low", "high", "runs"),
         rows=[*_rows(axes, points)],
-        caption=_caption(manifest, x, points, bounds if bounds or zones else None),
+        caption="".join(f"UNKNOWN: {doubt}. " for doubt in doubts)
+        + _caption(manifest, x, points, bounds if bounds or zones else None),
         scale={"points": len(points), "instances": manifest["instances"]},
         metrics={
             f"{name}.{point}": Metric(row["mean"], row["low"], row["high"])

@@ -4,13 +4,22 @@ The experiments were computed on a tree, or measured on simulated brokers or on 
 have no logs, phases or clocks: a table is the JSON lines of the same name, with types.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from results.rules.specification import specification_digest
 from results.tables.derived import Tables, find_derived_folder
-from results.tables.json_files import ResultsError, read_json, read_toml
+from results.tables.json_files import (
+    JOURNAL,
+    IntegrityError,
+    ResultsError,
+    check_journal,
+    read_json,
+    read_toml,
+)
 from results.tables.schema import SCHEMA_VERSION, TABLES
 from results.tables.seals import verify_seal
 
@@ -75,7 +84,7 @@ def load_experiment_run(
 
     Raises:
         ResultsError: there is no such run, or the run is incomplete.
-        IntegrityError: a file of the run has changed since the run's end.
+        IntegrityError: a file of the run has changed since the run's end, or two files differ.
     """
     folder = Path(run_dir).resolve()
     if not is_experiment_run(folder):
@@ -87,6 +96,7 @@ def load_experiment_run(
         )
     seal = verify_seal(folder)
     experiment = read_toml(folder / "spec" / "experiment.toml")
+    check_experiment_files(folder, manifest, experiment)
     run = ExperimentRun(folder, find_derived_folder(folder, seal), manifest, experiment)
     about = {"schema": SCHEMA_VERSION, "run_id": run.run_id, "run": seal.digest}
     tables = Tables(run.derived / "tables", about)
@@ -101,6 +111,33 @@ def load_experiment_run(
             _write_table(spark, run, name, files[name])
     tables.close()
     return run
+
+
+def check_experiment_files(
+    folder: Path, manifest: Mapping[str, Any], experiment: Mapping[str, Any]
+) -> None:
+    """Check that the manifest, the journal, the experiment's file and the rows agree.
+
+    Raises:
+        IntegrityError: two files differ; names both, and the key.
+    """
+    logged = check_journal(folder, manifest)
+    for key, stated in (("experiment", "name"), ("figure", "figure"), ("seed", "seed")):
+        if manifest.get(key) != experiment.get(stated, manifest.get(key)):
+            raise IntegrityError(f"{folder}: manifest.json and spec/experiment.toml: {key}")
+    stated_digest = manifest.get("specification_digest")
+    if stated_digest not in (None, specification_digest(folder / "spec")):
+        raise IntegrityError(f"{folder}: manifest.json and spec/ differ on specification_digest")
+    digests = logged.get("digests") or {}
+    for path in sorted(folder.glob("raw/*/*/*.jsonl")):
+        name = path.stem
+        with path.open("rb") as stream:
+            found: tuple[Any, ...] = (hashlib.file_digest(stream, "sha256").hexdigest(),)
+            stream.seek(0)
+            found = *found, sum(1 for _ in stream)
+        wanted = digests.get(name, found[0]), logged.get(name, found[1])
+        if logged and found != wanted:
+            raise IntegrityError(f"{folder}: {path.name} and {JOURNAL} differ on its rows")
 
 
 def _write_table(spark: "SparkSession", run: ExperimentRun, name: str, files: list[str]) -> None:

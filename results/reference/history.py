@@ -49,6 +49,8 @@ class PublisherLog:
         published: publications in the order sent.
         answers: (incarnation, first, last, ACKNOWLEDGED or REJECTED).
         closed: the log was closed in order.
+        sent_again: publications without an acknowledgement when the publisher's broker began with
+            an accepted loss of state. They have another place in a total order than before it.
     """
 
     source: str
@@ -56,6 +58,7 @@ class PublisherLog:
     published: Sequence[PublicationRow]
     answers: Sequence[tuple[int, int, int, int]] = ()
     closed: bool = True
+    sent_again: frozenset[Key] = frozenset()
 
     @property
     def broker(self) -> str:

@@ -1,6 +1,7 @@
 """A run folder as a history, read row by row with the standard library alone."""
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -24,6 +25,7 @@ from results.reference.files import (
     read_toml,
 )
 from results.reference.history import (
+    ACKNOWLEDGED,
     GAP,
     DeliveryRow,
     History,
@@ -53,6 +55,7 @@ from results.witnesses.online import findings_online
 from results.witnesses.promises import promises_of
 
 _APPLICATION = 1
+_MOST_SEQUENCE = 1 << 63
 
 
 def judge_folder(folder: Path) -> Judgement:
@@ -238,7 +241,11 @@ class _Folder:
                 losses_from_ns=self._find_accepted_ns(),
                 retentions=tuple(sorted(self._read_retentions(), key=lambda each: each.since_ns)),
             ),
-            online=findings_online(RunFolder(self.folder, self), self._rows),
+            online=findings_online(
+                RunFolder(self.folder, self),
+                self._rows,
+                has_sent_again=any(log.sent_again for log in publishers),
+            ),
             topic=str(self.workload.get("topic") or self.promises.topic),
             placed=self.promises.order in STREAMS and not self.is_simulated,
             busy=tuple(busy),
@@ -250,7 +257,12 @@ class _Folder:
 
     def _find_accepted_ns(self) -> int | None:
         """Return the time of the first accepted loss of state; None if no loss was accepted."""
-        found: list[int] = []
+        return min((lost_ns for _, _, lost_ns in self._accepted_losses), default=None)
+
+    @cached_property
+    def _accepted_losses(self) -> list[tuple[str, str, int]]:
+        """The accepted losses of state: broker, host and time."""
+        found: list[tuple[str, str, int]] = []
         for process in sorted(self.folder.glob("raw/*/*")):
             for line in read_lines(process / "events.jsonl"):
                 signature = line.get("signature")
@@ -258,8 +270,32 @@ class _Folder:
                     continue
                 is_signed = len(signature) == 128 and not {*signature} - {*"0123456789abcdef"}
                 if is_signed and type(line.get("loss")) is type(line.get("t_ns")) is int:
-                    found.append(self._to_timeline(line["t_ns"], process.parent.name))
-        return min(found) if found else None
+                    host = process.parent.name
+                    found.append((process.name, host, self._to_timeline(line["t_ns"], host)))
+        return found
+
+    def _find_sent_again(
+        self, source: str, host: str, published: Sequence[Any], answers: Sequence[Any]
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the publications without an acknowledgement at an accepted loss of their broker."""
+        for broker, place, lost_ns in self._accepted_losses:
+            if broker != source.rpartition("/")[0]:
+                continue
+            error_ns = self.clocks.error_ns(host, place) or 0
+            acknowledged = sorted(
+                (row["incarnation"], row["first"], row["last"])
+                for row in answers
+                if row["outcome"] == ACKNOWLEDGED
+                and self._to_timeline(row["at_ns"], host) < lost_ns - error_ns
+            )
+            for row in published:
+                key = row["incarnation"], row["sequence"]
+                at = bisect_right(acknowledged, (*key, _MOST_SEQUENCE)) - 1
+                is_acknowledged = at >= 0 and (
+                    acknowledged[at][0] == key[0] and acknowledged[at][2] >= key[1]
+                )
+                if self._to_timeline(row["at_ns"], host) <= lost_ns + error_ns:
+                    yield from () if is_acknowledged else (key,)
 
     def _read_retentions(self) -> Iterator[Retention]:
         """Yield the changes of retention that brokers logged."""
@@ -465,6 +501,9 @@ class _Folder:
                 ],
                 [(r["incarnation"], r["first"], r["last"], r["outcome"]) for r in answers],
                 closed=records.whole and (acks is None or acks.whole),
+                sent_again=frozenset(
+                    self._find_sent_again(source, records.host, published, answers)
+                ),
             )  # fmt: skip
 
     # --- Subscribers --------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from results.witnesses.rows import (
     Blockage,
     Headline,
     LaneRows,
+    LoggedDelivery,
     Rows,
     SourceRows,
 )
@@ -97,6 +98,7 @@ class Count:
             breaches=self._breaches,
             sent_ns=lambda *key: self._sent.get(key),
             until=self._count_until,
+            applications=self._list_applications(),
             early_answers={place: self._early(file) for place, file in self._select("acks")},
             repeated_answers={place: _count_again(file) for place, file in self._select("acks")},
             late_intents={place: self._count_late(file) for place, file in self._select("intents")},
@@ -167,6 +169,27 @@ class Count:
             )
         stamps = self._stamps[place, layout]
         return None if stamps is None else bisect_right(stamps, stamp_ns)
+
+    def _list_applications(self) -> dict[tuple[str, str], list[LoggedDelivery]]:
+        """Return the deliveries to the applications with databases."""
+        found: dict[tuple[str, str], list[LoggedDelivery]] = {}
+        for (path, layout), file in self._files:
+            if layout != "deliveries":
+                continue
+            own = {
+                name
+                for name in file.tables.get("subscriptions", ())
+                if (path / f"{name.partition('/')[0]}.sqlite").is_file()
+            }
+            for at, row in enumerate(file.rows if own else ()):
+                name = file.tables["subscriptions"][row["subscription"]]
+                is_logged = row["kind"] in (DATA, FENCE, REDELIVERED)
+                if name in own and row["layer"] == _APPLICATION and is_logged:
+                    source, incarnation, number = _key(file, row, row["sequence"])
+                    found.setdefault((_place(path), name), []).append(
+                        LoggedDelivery(at, source, incarnation, number, row["kind"] == REDELIVERED)
+                    )
+        return found
 
     def _answers_of(self, place: str) -> tuple[list[int], list[int]]:
         """Return the ascending times of acknowledgements, and the count of numbers before each."""

@@ -100,13 +100,17 @@ def check(history: History) -> Judgement:
 
 
 def _places(pairs: Sequence[Pair]) -> Mapping[str, Mapping[Publication, int]]:
-    """Return the place of the first arrival of each matching publication, by subscription."""
+    """Return the place of the first arrival of each matching publication, by subscription.
+
+    Publications that were sent again after a loss of state have no place.
+    """
     found: dict[str, dict[Publication, int]] = {}
     for pair in pairs:
         subscriber, source = pair.names
         of_subscription = found.setdefault(subscriber, {})
         for place, row in pair.rows:
-            if row.kind != GAP and row.key in pair.rank:
+            is_placed = row.key in pair.rank and row.key not in pair.source.log.sent_again
+            if row.kind != GAP and is_placed:
                 of_subscription.setdefault((source, row.key), place)
     return found
 

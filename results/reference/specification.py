@@ -119,6 +119,7 @@ def _clients_of(workload: Mapping[str, Any]) -> Iterator[str]:
         "count": lambda value: type(value) is int and 0 < value < 2**16,
         "filter": lambda value: type(value) is str,
         "own_process": lambda value: type(value) is bool,
+        "acknowledge": lambda value: value in ("auto", "transacted"),
         "arrivals": lambda value: value in ("fixed", "poisson"),
         "rate": lambda value: type(value) is str or _is_shape(value),
     }

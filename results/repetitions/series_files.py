@@ -14,8 +14,14 @@ from typing import Any, Final
 from results.repetitions.comparable import check_distinct
 from results.repetitions.comparison import spreads_of
 from results.repetitions.numbers import beyond
-from results.tables.derived import VERDICT, find_unsealed_derived, read_verdict
+from results.tables.derived import (
+    VERDICT,
+    find_unsealed_derived,
+    has_changed_verdict,
+    read_verdict,
+)
 from results.tables.json_files import IntegrityError, ResultsError, read_json, read_json_lines
+from results.tables.seals import verify_seal
 
 LEDGER: Final = "instances.jsonl"
 PLAN: Final = "spec/plan.json"
@@ -62,17 +68,21 @@ def check_files(folder: Path, manifest: Mapping[str, Any], summary: Mapping[str,
 def find_misplaced(
     point: str, keys: Mapping[str, Any], axes: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Yield the varied keys with another value than in the name of a point."""
+    """Yield the varied keys with another value than in the name of a point, or without one."""
     if "=" not in point:
         return
     for axis in axes:
         key = str(axis["key"])
-        if len(axis["values"]) < 2 or key not in keys:
+        if len(axis["values"]) < 2:
+            continue
+        words = key, key.rpartition(".")[2]
+        if key not in keys:
+            if any(f",{word}=" in f",{point}" for word in words):
+                yield key
             continue
         value = keys[key]
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        stated = (f",{word}={text}," for word in (key, key.rpartition(".")[2]))
-        if not any(each in f",{point}," for each in stated):
+        if not any(f",{word}={text}," in f",{point}," for word in words):
             yield key
 
 
@@ -132,10 +142,13 @@ def points_of_runs(folder: Path, summary: Mapping[str, Any]) -> dict[str, dict[s
 
     Raises:
         ResultsError: a run has no verdict.
+        IntegrityError: a file of a run, or its verdict, has changed.
     """
     points: dict[str, dict[str, Any]] = {}
     bounds = summary.get("bounds") or {}
     for point, stated in summary["points"].items():
+        for run_id in stated["runs"]:
+            verify_seal(folder.parent / run_id)
         verdicts = {run_id: verdict_of(folder.parent / run_id) for run_id in stated["runs"]}
         whole = [
             folder.parent / run_id for run_id, word in verdicts.items() if word != "UNKNOWN"
@@ -151,10 +164,13 @@ def verdict_of(run: Path) -> str:
 
     Raises:
         ResultsError: the run has no verdict.
+        IntegrityError: the verdict is of another run, or has changed since the check.
     """
     path = find_unsealed_derived(run) / VERDICT
     if not path.is_file():
         raise ResultsError(f"{run}: no {VERDICT}; `pubsubctl check` judges the run")
+    if has_changed_verdict(path.parent):
+        raise IntegrityError(f"{path} has changed; `pubsubctl check {run}` judges the run again")
     return str(read_verdict(path, run.name).get("verdict", "")).upper()
 
 

@@ -16,7 +16,13 @@ from results.repetitions.series_files import (
 )
 from results.repetitions.spread import modal, spread_of
 from results.repetitions.timelines import latencies_by_send_time
-from results.tables.json_files import IntegrityError, ResultsError, problem_of_manifest, read_json
+from results.tables.json_files import (
+    IntegrityError,
+    ResultsError,
+    check_journal,
+    problem_of_manifest,
+    read_json,
+)
 from results.tables.load import LoadedRun, load_run
 from results.tables.seals import CHECKSUMS, verify_seal
 
@@ -103,6 +109,7 @@ def read_series(folder: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
             raise IntegrityError(f"{file}: points.{name}.runs: a verdict is no text")
         if about.get("modal") not in verdicts and verdicts:
             raise IntegrityError(f"{file}: points.{name}.modal: no run of this point")
+    check_journal(folder, manifest)
     check_files(folder, manifest, read_json(file))
     check_members(folder, runs)
     return manifest, points

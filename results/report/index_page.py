@@ -22,7 +22,8 @@ WIDTH: Final = 240
 HEIGHT: Final = 44
 MOST_POINTS: Final = 120
 _SECOND_NS: Final = 1_000_000_000
-_WORST: Final = {"INVALID": 0, "UNKNOWN": 1, "": 2, "VALID": 3}
+_CHANGED: Final = "CHANGED"
+_WORST: Final = {"INVALID": 0, _CHANGED: 0, "UNKNOWN": 1, "": 2, "VALID": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class IndexEntry:
     Attributes:
         folder: the folder of the run, below the folder of the page.
         kind: "run", "series", or the kind of an experiment without brokers.
-        verdict: VALID, INVALID or UNKNOWN; "" before a check.
+        verdict: VALID, INVALID or UNKNOWN; CHANGED since the check; "" before a check.
         members: verdicts of a series' runs, by run id.
         plain_verdict: the verdict of the plain judge; "" without one.
     """
@@ -132,10 +133,11 @@ def _title(entries: Sequence[IndexEntry]) -> str:
 def _row(entry: IndexEntry, folder: Path) -> dict[str, Any]:
     address = quote(entry.folder.relative_to(folder).as_posix())
     figures = sorted(path.name for path in entry.folder.glob("figures/*.svg"))
+    has_numbers = entry.verdict != _CHANGED
     return {
         "entry": entry,
         "verdict": entry.verdict or ("not judged" if entry.is_unjudged else ""),
-        "numbers": _of_damaged(numbers_of, entry.folder) or [],
+        "numbers": (_of_damaged(numbers_of, entry.folder) or []) if has_numbers else [],
         "picture": _of_damaged(picture_of, entry.folder) if entry.kind == "run" else None,
         "worst": sorted(entry.members.values(), key=lambda word: _WORST.get(word, 2)),
         "address": address,

@@ -7,7 +7,7 @@ from typing import Any
 from results.rules.absences import absences_of, doubts_about_churn, with_absences
 from results.rules.busyness import busy_signs, has_ended_in_silence
 from results.rules.expectation import ExpectedContent
-from results.rules.losses import promises_with_losses
+from results.rules.losses import find_sent_again, promises_with_losses
 from results.rules.retentions import promises_with_retentions
 from results.rules.risks import Routes
 from results.rules.specification import specification_doubts
@@ -64,6 +64,8 @@ class RunFacts:
         timeline_errors: maximum error of stamps on the run's time line, by source.
         measured_until_ns: the end of the measure phase; None if unknown.
         online: violations that the online checkers found, by kind.
+        sent_again: by source, incarnation and number of publications without an acknowledgement
+            when their broker began with an accepted loss; total order does not hold for them.
     """
 
     run_id: str
@@ -93,6 +95,7 @@ class RunFacts:
     placed: bool = False
     busy: tuple[str, ...] = ()
     in_silence: bool = False
+    sent_again: Mapping[str, frozenset[tuple[int, int]]] = field(default_factory=dict)
 
     @classmethod
     def from_run(cls, loaded: LoadedRun) -> "RunFacts":
@@ -102,6 +105,7 @@ class RunFacts:
         topic = str(run.workload.get("topic") or run.promises.topic)
         bars = run.workload.get("bars", {})
         rows = rows_of(run, logs)
+        sent_again = find_sent_again(run, logs)
         return cls(
             run_id=run.run_id,
             content=run.content,
@@ -131,7 +135,10 @@ class RunFacts:
             gaps=with_absences(gaps_of(logs, run.to_timeline), run, logs),
             commits=commits_of(logs),
             routes=run.routes,
-            online=findings_online(RunFolder(run.folder, run), rows),
+            online=findings_online(
+                RunFolder(run.folder, run), rows, has_sent_again=bool(sent_again)
+            ),
+            sent_again=sent_again,
             topic=topic,
             topic_counts=_counts(run.workload.get("attributes", {}).get(topic)),
             placed=run.promises.order in STREAMS and not run.is_simulated,

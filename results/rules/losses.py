@@ -12,6 +12,7 @@ from results.rules.retentions import find_last_sent_ns
 from results.rules.terms import STATE_LOST, Gap, Promises
 from results.tables.logs import Logs
 from results.tables.manifest import Run
+from results.tables.row_counts import list_unanswered
 
 _ACCEPTED = "loss_accepted"
 _SIGNATURE = re.compile("[0-9a-f]{128}")
@@ -19,8 +20,33 @@ _SIGNATURE = re.compile("[0-9a-f]{128}")
 
 def promises_with_losses(run: Run, logs: Logs) -> Promises:
     """Return the promises of a run's protocol, with the time since which losses are accepted."""
-    times = [
-        run.to_timeline(line["t_ns"], process.host)
+    times = [lost_ns for _, _, lost_ns in _list_losses(run, logs)]
+    return replace(run.promises, losses_from_ns=min(times, default=None))
+
+
+def find_sent_again(run: Run, logs: Logs) -> dict[str, frozenset[tuple[int, int]]]:
+    """Return the publications without an acknowledgement at an accepted loss of their broker.
+
+    Their publishers send them again, and the broker gives them another place in a total order.
+
+    Returns:
+        Incarnations and numbers by source, without sources that have none.
+    """
+    found: dict[str, frozenset[tuple[int, int]]] = {}
+    hosts = logs.hosts_of("publishers")
+    for broker, place, lost_ns in _list_losses(run, logs):
+        for source in (each.pubend for each in logs.sources if each.broker == broker):
+            error_ns = run.clock_error_ns(hosts[source], place) or 0
+            unanswered = list_unanswered(run, logs, source, lost_ns, error_ns)
+            if unanswered:
+                found[source] = found.get(source, frozenset()) | {*unanswered}
+    return found
+
+
+def _list_losses(run: Run, logs: Logs) -> list[tuple[str, str, int]]:
+    """Return the accepted losses: broker, host and time."""
+    return [
+        (process.name, process.host, run.to_timeline(line["t_ns"], process.host))
         for process in logs.processes
         if process.role == "broker"
         for line in process.lines("events.jsonl")
@@ -29,7 +55,6 @@ def promises_with_losses(run: Run, logs: Logs) -> Promises:
         and type(line.get("loss")) is int
         and _SIGNATURE.fullmatch(str(line.get("signature")))
     ]
-    return replace(run.promises, losses_from_ns=min(times, default=None))
 
 
 def is_accepted(gap: Gap, promises: Promises) -> bool:

@@ -64,6 +64,7 @@ class PromisedDeliveries:
             .withColumn("time", F.row_number().over(of_publication))
             .where("time = 1")
         )
+        firsts = self._without_sent_again(firsts)
         there = firsts.select(
             F.col("run_id").alias("there_run_id"),
             F.col("pubend").alias("there_pubend"),
@@ -86,6 +87,21 @@ class PromisedDeliveries:
             steps_back.withColumn("nth", F.row_number().over(of_two))
             .where("nth = 1")
             .select(F.lit("order_differs").alias("kind"), *EVIDENCE, *_receive_time())
+        )
+
+    def _without_sent_again(self, firsts: "DataFrame") -> "DataFrame":
+        """Return the rows without publications that were sent again after a loss of state."""
+        rows = [
+            (run_id, source, key_of(*key))
+            for run_id in self._in_total_order
+            for source, keys in self._facts[run_id].sent_again.items()
+            for key in sorted(keys)
+        ]
+        if not rows:
+            return firsts
+        ddl = "run_id STRING, pubend STRING, key BIGINT"
+        return firsts.join(
+            small_frame(self._spark, rows, ddl), ["run_id", "pubend", "key"], "left_anti"
         )
 
     # --- Redelivery -------------------------------------------------------------------------

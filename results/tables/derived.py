@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from results.tables.json_files import IntegrityError, ResultsError, read_json, write_json
-from results.tables.seals import Seal, file_hashes, verify_seal
+from results.tables.seals import Seal, digest_of_seal, file_hashes, list_seal, verify_seal
 
 MARK = "loaded.json"
 JUDGED = "judged.json"
@@ -193,15 +193,9 @@ class VerdictMark:
 
     def holds(self) -> bool:
         """Return True if verdict, evidence and run are those of the mark, and so is the program."""
-        path, key = self.derived / "tables" / JUDGED, _key()
-        if key is None or not path.is_file() or not (self.derived / VERDICT).is_file():
+        if not (self.derived / VERDICT).is_file():
             return False
-        try:
-            mark = read_json(path)
-        except IntegrityError:
-            return False
-        stated = str(mark.pop("mark", ""))
-        return hmac.compare_digest(stated, _mark(key, mark)) and mark == self._document()
+        return _read_mark(self.derived) == self._document()
 
     def _document(self) -> dict[str, Any]:
         evidence = file_hashes(self.derived / EVIDENCE)
@@ -212,6 +206,40 @@ class VerdictMark:
         verdict = self.derived / VERDICT
         files[VERDICT] = hashlib.sha256(verdict.read_bytes()).hexdigest()
         return {"run": self.run, "program": program_digest(), "files": files}
+
+
+def has_changed_verdict(folder: Path) -> bool:
+    """Return True if a verdict is not the one that was sealed, or its run was sealed anew since.
+
+    Reads neither records nor logs. A verdict that another user's program made has no mark here, and
+    only its line in the seal counts.
+    """
+    path = folder / VERDICT
+    if not path.is_file():
+        return False
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    listed = list_seal(folder)
+    if listed.get(VERDICT, digest) != digest:
+        return True
+    mark = _read_mark(folder)
+    if not mark:
+        return False
+    if mark["files"].get(VERDICT) != digest:
+        return True
+    return bool(listed) and mark["run"] != digest_of_seal(listed)
+
+
+def _read_mark(derived: Path) -> dict[str, Any]:
+    """Return the mark of a verdict; {} without one, and for a mark of another user."""
+    path, key = derived / "tables" / JUDGED, _key()
+    if key is None or not path.is_file():
+        return {}
+    try:
+        mark = read_json(path)
+    except IntegrityError:
+        return {}
+    stated = str(mark.pop("mark", ""))
+    return mark if hmac.compare_digest(stated, _mark(key, mark)) else {}
 
 
 @cache

@@ -185,3 +185,28 @@ def problem_of_manifest(manifest: Mapping[str, Any]) -> str:
             shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
             return f"{key} = {shown}: not {wanted}"
     return ""
+
+
+JOURNAL: Final = "log.jsonl"
+_NOT_JOURNALED: Final = ("argv", "started_utc", "ended_utc")
+
+
+def check_journal(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Check that the journal of a series or an experiment repeats its manifest.
+
+    Returns:
+        The line about the rows of an experiment; {} without one.
+
+    Raises:
+        IntegrityError: the files differ; names both, and the key.
+    """
+    lines = [*read_json_lines(folder / JOURNAL, missing_ok=True)]
+    for line in lines:
+        repeated = line.get("manifest")
+        if line.get("what") != "end" or not isinstance(repeated, dict):
+            continue
+        for key in sorted({*repeated} | {*manifest} - {*_NOT_JOURNALED}):
+            ends = (json.dumps(each.get(key), sort_keys=True) for each in (manifest, repeated))
+            if len({*ends}) > 1:
+                raise IntegrityError(f"{folder}: manifest.json and {JOURNAL} differ on {key}")
+    return next((line for line in lines if line.get("what") == "rows"), {})

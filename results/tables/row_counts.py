@@ -20,6 +20,7 @@ from results.witnesses.rows import (
     Blockage,
     Headline,
     LaneRows,
+    LoggedDelivery,
     Rows,
     SourceRows,
 )
@@ -48,6 +49,39 @@ def headline_of(run: Run) -> Headline | None:
         return None
     columns = _Columns(run, read_processes(run))
     return columns.headline(phase.from_ns, phase.to_ns, most=1 << 62)
+
+
+def list_unanswered(
+    run: Run, logs: Logs, source: str, at_ns: int, error_ns: int
+) -> list[tuple[int, int]]:
+    """Return incarnation and number of a source's publications without an acknowledgement.
+
+    Args:
+        at_ns: the time on the run's time line; later publications do not count.
+        error_ns: maximum error of this time.
+    """
+    found: list[tuple[int, int]] = []
+    for process in logs.processes:
+        published, acks = (process.records.get(layout) for layout in ("publications", "acks"))
+        names = [] if published is None else [*published.tables.get("publishers", ())]
+        if published is None or not published.rows or source not in names:
+            continue
+        stamp_ns, number = at_ns + run.origin_ns, names.index(source)
+        shift_ns = run.to_timeline(stamp_ns, published.host) - stamp_ns
+        rows = _map(published)
+        rows = rows[rows["publisher"] == number]
+        rows = rows[rows["sent_ns"] + shift_ns <= at_ns + error_ns]
+        answers = np.zeros(0, RECORDS["acks"]) if acks is None or not acks.rows else _map(acks)
+        answers = answers[(answers["publisher"] == number) & (answers["outcome"] == _ACKNOWLEDGED)]
+        answers = answers[answers["acked_ns"] + shift_ns < at_ns - error_ns]
+        for incarnation in np.unique(rows["incarnation"]).tolist():
+            numbers = rows["sequence"][rows["incarnation"] == incarnation]
+            of = np.sort(answers[answers["incarnation"] == incarnation], order="first")
+            places = np.searchsorted(of["first"], numbers, "right") - 1
+            is_answered = places >= 0
+            is_answered[is_answered] = of["last"][places[is_answered]] >= numbers[is_answered]
+            found += [(incarnation, each) for each in numbers[~is_answered].tolist()]
+    return found
 
 
 class _Columns:
@@ -94,6 +128,12 @@ class _Columns:
             breaches=self._breaches,
             sent_ns=self._sent_ns,
             until=self._count_until,
+            applications={
+                (place, subscription): self._list_deliveries(file, number)
+                for place, file in self._select("deliveries")
+                for number, subscription in enumerate(file.tables["subscriptions"])
+                if _has_database(file, subscription)
+            },
             early_answers={place: self._early(file) for place, file in self._select("acks")},
             repeated_answers={place: _repeated(file) for place, file in self._select("acks")},
             late_intents={place: self._count_late(file) for place, file in self._select("intents")},
@@ -134,6 +174,20 @@ class _Columns:
             self._ordered[place, layout] = None if is_folded else np.sort(np.concatenate(columns))
         stamps = self._ordered[place, layout]
         return None if stamps is None else int(np.searchsorted(stamps, stamp_ns, "right"))
+
+    def _list_deliveries(self, file: RecordFile, subscription: int) -> list[LoggedDelivery]:
+        log = _map(file)
+        wanted = (log["subscription"] == subscription) & (log["layer"] == _APPLICATION)
+        places = np.flatnonzero(wanted & np.isin(log["kind"], (_DATA, _FENCE, _AGAIN)))
+        rows, sources = log[places], file.tables["publishers"]
+        columns = [
+            places, rows["publisher"], rows["incarnation"], rows["sequence"],
+            rows["kind"] == _AGAIN,
+        ]  # fmt: skip
+        return [
+            LoggedDelivery(at, sources[publisher], *more)
+            for at, publisher, *more in zip(*(c.tolist() for c in columns), strict=True)
+        ]
 
     def _find_answers(self, place: str) -> tuple[Any, Any]:
         """Return the ascending times of acknowledgements, and the count of numbers before each."""
@@ -494,6 +548,11 @@ def _positions(file: RecordFile) -> dict[str, tuple[int, int]]:
                         sum(rows["position"][rows["stream"] == number].tolist()) % _SUM_END)
         for number in np.unique(rows["stream"])
     }  # fmt: skip
+
+
+def _has_database(file: RecordFile, subscription: str) -> bool:
+    """Return True if the application of a subscription left a database."""
+    return file.path.with_name(f"{subscription.partition('/')[0]}.sqlite").is_file()
 
 
 def _map(file: RecordFile) -> Any:

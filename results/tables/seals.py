@@ -6,6 +6,7 @@ run's own files are never written again, and a run without a seal does not get a
 
 import hashlib
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,6 +99,16 @@ def verify_derived(folder: Path, name: str) -> None:
         raise IntegrityError(f"{folder}: {name} is not in {CHECKSUMS}")
     if digest != _sha256(folder / name):
         raise IntegrityError(f"{folder}: {name} has changed")
+
+
+def list_seal(folder: Path) -> dict[str, str]:
+    """Return the digests in the seal of a run, by name; {} without a seal."""
+    return _list(folder) if (folder / CHECKSUMS).is_file() else {}
+
+
+def digest_of_seal(listed: Mapping[str, str]) -> str:
+    """Return `Seal.digest` of a run whose files are as listed."""
+    return _digest({name: digest for name, digest in listed.items() if not is_derived(name)})
 
 
 def is_derived(name: str) -> bool:

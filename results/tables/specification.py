@@ -267,5 +267,6 @@ _ENTRIES: Mapping[str, Mapping[str, Check | Sequence[str]]] = {
         "filter": _is_text,
         "subscribes": _is_duration,
         "own_process": _is_bool,
+        "acknowledge": ("auto", "transacted"),
     },
 }

@@ -1,17 +1,20 @@
 """The databases of subscribers with own processes, and the log of crashes.
 
 A subscriber with an own process commits every delivery to an SQLite file. The load generator reads
-the commits and writes the records, so the file is a second witness of every delivery. The load
-generator logs every kill of a process, beside the end of the session and the fault.
+the commits and writes the records, so the file is a second witness of every delivery, of its place
+among the others, and of the commits that a broker has confirmed. The load generator logs every kill
+of a process, beside the end of the session and the fault.
 """
 
 import shutil
 import sqlite3
 import tempfile
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 from brokerd.model.fault_verbs import CRASH
@@ -42,11 +45,18 @@ _GAPS = (
     "SELECT broker, publisher, incarnation, sequence, gap_last, gap_reason"
     " FROM received WHERE gap_reason IS NOT NULL"
 )
+_LOG = (
+    "SELECT place, broker, publisher, incarnation, sequence, {marked} FROM received"
+    " WHERE gap_reason IS NULL ORDER BY place"
+)
+_COMMITS = "SELECT first_place, last_place FROM committed ORDER BY number"
+_COLUMNS = "SELECT name FROM pragma_table_info('received')"
 _STREAMS = "SELECT DISTINCT stream FROM received WHERE stream IS NOT NULL"
-_TABLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'received'"
+_TABLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
 
 _Source = tuple[str, int]
 _Gap = tuple[str, int, int, int, str]
+_Commit = tuple[str, int, int, int, int]
 
 
 @dataclass
@@ -57,11 +67,16 @@ class _DatabaseContent:
         lanes: number of rows, lowest and highest number, and number of distinct numbers, by source
             and incarnation.
         gaps: source, incarnation, first and last number and reason of the gaps.
+        log: source, incarnation, number and mark of all deliveries, in order.
+        commits: source, incarnation, first and last number of each commit, and the number of
+            earlier deliveries.
     """
 
     lanes: dict[_Source, tuple[int, int, int, int]] = field(default_factory=dict)
     gaps: Counter[_Gap] = field(default_factory=Counter)
     streams: set[str] = field(default_factory=set)
+    log: list[tuple[str, int, int, bool]] = field(default_factory=list)
+    commits: list[_Commit] = field(default_factory=list)
 
 
 def doubts_about_applications(folder: RunFolder, rows: Rows) -> Iterator[str]:
@@ -108,6 +123,7 @@ def _check_databases(
         streams |= committed.streams
         lanes = {lane[1:]: of for lane, of in rows.lanes.items() if lane[0] == subscription}
         yield from _check_lanes(process, name, committed, lanes)
+        yield from _check_log(process, name, subscription, committed, rows)
         gaps = Counter(
             (str(gap["source"]), gap["incarnation"], gap["first"], gap["last"], str(gap["reason"]))
             for gap in process.lines("gaps.jsonl")
@@ -148,6 +164,39 @@ def _check_lanes(
             return
 
 
+def _check_log(
+    process: ProcessFolder,
+    name: str,
+    subscription: str,
+    committed: _DatabaseContent,
+    rows: Rows,
+) -> Iterator[str]:
+    """Yield the first delivery or commit at another place than in the database."""
+    log = rows.applications.get((process.place, subscription), ())
+    pairs = zip(committed.log, log, strict=False)
+    for place, (wanted, logged) in enumerate(pairs):
+        if wanted != (found := (logged.source, logged.incarnation, logged.sequence, logged.marked)):
+            subject = f"delivery {place + 1} to {subscription}"
+            yield differ(name, f"{process.place}/deliveries.rec", subject, wanted, found)
+            break
+    places = [logged.row for logged in log]
+    commits = [
+        (
+            str(line["source"]), line["incarnation"], line["first"], line["last"],
+            bisect_left(places, line["place"]),
+        )
+        for line in process.lines("commits.jsonl")
+        if line["sub_id"] == subscription
+    ]  # fmt: skip
+    if commits != committed.commits:
+        differing = (
+            (one, other) for one, other in zip_longest(committed.commits, commits) if one != other
+        )
+        yield differ(
+            name, f"{process.place}/commits.jsonl", f"commits of {subscription}", *next(differing)
+        )
+
+
 def _read_database(folder: RunFolder, name: str) -> _DatabaseContent | None:
     """Return the content of a database; None for an unreadable file, after a note."""
     path = folder.path / name
@@ -173,7 +222,7 @@ def _read(path: Path, brokers: list[str]) -> _DatabaseContent:
     with closing(sqlite3.connect(path)) as database:
         database.set_progress_handler(lambda: next(steps, None) is None, 1_000)
         database.execute("PRAGMA trusted_schema = OFF")
-        if database.execute(_TABLE).fetchone() != (1,):
+        if database.execute(_TABLE, ("received",)).fetchone() != (1,):
             return found
         for broker, publisher, incarnation, *of in database.execute(_ROWS):
             n, low, high, distinct = map(int, of)
@@ -182,7 +231,28 @@ def _read(path: Path, brokers: list[str]) -> _DatabaseContent:
         for broker, publisher, incarnation, first, last, reason in database.execute(_GAPS):
             found.gaps[f"{brokers[broker]}/{publisher}", incarnation, first, last, reason] += 1
         found.streams = {str(stream) for (stream,) in database.execute(_STREAMS)}
+        has_marks = ("redelivered",) in database.execute(_COLUMNS).fetchall()
+        log = database.execute(_LOG.format(marked="redelivered" if has_marks else 0)).fetchall()
+        found.log = [
+            (f"{brokers[broker]}/{publisher}", incarnation, sequence, bool(marked))
+            for _, broker, publisher, incarnation, sequence, marked in log
+        ]
+        if database.execute(_TABLE, ("committed",)).fetchone() == (1,):
+            places = [row[0] for row in log]
+            for first, last in database.execute(_COMMITS):
+                low, high = bisect_left(places, first), bisect_right(places, last)
+                found.commits += _ranges(found.log[low:high], high)
     return found
+
+
+def _ranges(log: Sequence[tuple[str, int, int, bool]], earlier: int) -> Iterator[_Commit]:
+    """Yield the first and the last number of each source in a part of a log."""
+    ranges: dict[_Source, tuple[int, int]] = {}
+    for source, incarnation, sequence, _ in log:
+        of = source, incarnation
+        ranges[of] = ranges.get(of, (sequence, 0))[0], sequence
+    for (source, incarnation), (first, last) in ranges.items():
+        yield source, incarnation, first, last, earlier
 
 
 # --- Crashes --------------------------------------------------------------------------------

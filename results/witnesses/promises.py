@@ -5,6 +5,7 @@ a source. A protocol that is not registered belongs to another system, whose pro
 guarantee of the workload."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from brokerd.errors import ConfigError
@@ -37,7 +38,20 @@ def read_running_protocol(folder: RunFolder) -> RunningProtocol | None:
 
 
 def promises_of(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Promises:
-    """Return the promises for the deliveries of a run."""
+    """Return the promises for the deliveries of a run.
+
+    Subscribers that commit at their broker may receive uncommitted publications again, marked,
+    under any protocol.
+    """
+    promises, entries = _protocol_promises(workload, topology), workload.get("subscribers")
+    if isinstance(entries, list) and any(
+        isinstance(entry, Mapping) and entry.get("acknowledge") for entry in entries
+    ):
+        return replace(promises, redelivers=True)
+    return promises
+
+
+def _protocol_promises(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Promises:
     running, absence_ns = find_running_protocol(workload, topology), 0
     if running is not None:
         promised = running.promises()
@@ -67,7 +81,7 @@ def doubts_about_promises(folder: RunFolder) -> Iterator[str]:
         if folder.is_witnessed and (folder.is_of_processes or folder.has("spec/cli.json")):
             yield doubt("missing_line", file=MANIFEST, what="promises", other=WORKLOAD)
         return
-    wanted = promises_of(folder.workload, folder.topology)
+    wanted = _protocol_promises(folder.workload, folder.topology)
     running = read_running_protocol(folder)
     named = {
         "order": wanted.order,

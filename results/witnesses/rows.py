@@ -6,7 +6,7 @@ classes. A mistake of one reader therefore leads to two different verdicts.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 FENCES: Final = 2
 """Fences of a source with one incarnation."""
@@ -53,6 +53,21 @@ class LaneRows:
     low: int = 0
     high: int = 0
     exact: bool = True
+
+
+class LoggedDelivery(NamedTuple):
+    """A delivery in the log of an application.
+
+    Attributes:
+        row: its place in the record file.
+        marked: the delivery is marked as given again.
+    """
+
+    row: int
+    source: str
+    incarnation: int
+    sequence: int
+    marked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +143,8 @@ class Rows:
         streams: by process folder and stream, the number and the sum of the logged positions; the
             sum is modulo 2^63.
         headline: None where the run has no measure phase.
+        applications: by process folder and subscription, what an application with a database
+            received.
     """
 
     sources: Mapping[tuple[str, int], SourceRows]
@@ -142,6 +159,7 @@ class Rows:
     breaches: Callable[[Sequence[Blockage]], Sequence[tuple[int, int]]]
     sent_ns: Callable[[str, int, int], int | None]
     until: Callable[[str, str, int], int | None]
+    applications: Mapping[tuple[str, str], Sequence[LoggedDelivery]] = field(default_factory=dict)
     early_answers: Mapping[str, int] = field(default_factory=dict)
     repeated_answers: Mapping[str, int] = field(default_factory=dict)
     late_intents: Mapping[str, int] = field(default_factory=dict)

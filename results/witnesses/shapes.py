@@ -96,6 +96,7 @@ _PROCESS_LINES: Final[Mapping[str, str]] = {
     "subscriptions.jsonl": "sub_id subscriber broker predicate t_issued_ns t_accepted_ns",
     "crashes.jsonl": "t_ns client moment",
     "absences.jsonl": "subscriber t_left_ns t_back_ns",
+    "commits.jsonl": "t_ns sub_id source incarnation first last place",
     "gaps.jsonl": "t_ns sub_id source incarnation first last reason place",
 }
 _PROCESS_DOCUMENTS: Final[Mapping[str, str]] = {

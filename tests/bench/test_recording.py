@@ -1,14 +1,19 @@
-"""Tests of rows built for a whole run: the bytes equal the rows that `struct` packs singly."""
+"""Tests of records: rows built for a whole run equal those that `struct` packs singly; writers."""
 
+import ast
 import struct
 from array import array
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.load.records import delivery_rows, notice_rows, position_rows, publication_rows
+from results.witnesses import shapes
+
+LOAD = Path(__file__).parents[2] / "bench" / "load"
 
 INSTANTS = st.integers(0, 2**62)
 SHORTS = st.integers(0, 2**16 - 1)
@@ -85,3 +90,24 @@ def test_notice_rows_are_one_per_stretch_however_long_it_is() -> None:
         (9 + (1 << 32), 7, (1 << 32) - 1, 2, 3, 4, 3, 1, 6),
         (8 + (1 << 33), 7, 3, 2, 3, 4, 3, 1, 6),
     ]
+
+
+def test_each_file_that_judges_read_has_a_writer_that_the_product_calls() -> None:
+    """A rule about a file that only tests write never applies to a run."""
+    nodes = [
+        node for path in sorted(LOAD.glob("*.py")) for node in ast.walk(ast.parse(path.read_text()))
+    ]
+    called = {node.attr for node in nodes if isinstance(node, ast.Attribute)} | {"__init__"}
+    written = {
+        argument.value
+        for function in nodes
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.name in called
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call)
+        if ast.unparse(call.func).rpartition(".")[2].endswith(("write_line", "_write", "append"))
+        or ast.unparse(call.func) == "partial"
+        for argument in call.args
+        if isinstance(argument, ast.Constant)
+    }
+    assert written >= {*shapes._LINES, *shapes._RECORDS} - {"stats", "sessions", "subscriptions"}
+    assert {"write_session", "write_subscription"} <= called

@@ -143,6 +143,12 @@ def test_command_line_values_override_the_file_and_are_recorded(tmp_path: Path) 
         ("count = 2", 'failover = ["c4"]', "publishers[0].failover = 'c4': topology 'chain3' has"),
         ("count = 2", 'failover = ["c2"]', "a publisher of delta_tree is another source"),
         ('"c3"]', '"c3"]\nfailover = ["c2"]', "subscribers[0].failover: what a broker of delta_"),
+        ('"c3"]', '"c3"]\nacknowledge = "auto"', "acknowledge = 'auto': needs own_process = true"),
+        (
+            '"c3"]',
+            '"c3"]\nown_process = true\nacknowledge = "auto"',
+            "subscribers[0].acknowledge = 'auto': brokers of delta_tree keep no committed",
+        ),
         ('warmup = "1s"', 'warmup = "1 sec"', "phases.warmup = '1 sec': a duration has a number"),
         ('measure = "2s"', 'measure = "0s"', "nothing is measured in no time"),
         (

@@ -48,6 +48,7 @@ class Subscribers:
             "deployment_id": "d1",
             "session": {},
             "tls": None,
+            "acknowledge": "",
             "database": str(self.database),
         }
         self._process = subprocess.Popen(

@@ -122,6 +122,10 @@ def test_a_commit_records_its_place_and_redeliveries_are_marked() -> None:
     assert load.kinds[:3] == [(2, DATA), (3, DATA), (4, DATA)]
     assert load.kinds[3:] == [(4, REDELIVERED)] + [(n, REDELIVERED) for n in range(2, 10)]
     assert load.receiver.rows == 12
+    report = load.receiver.checker.report()
+    names = ("deliveries", "duplicate", "missing", "delivered")
+    assert [report["totals"][name] for name in names] == [12, 0, 0, 8], "5 to 9 are new"
+    assert report["lanes"][0]["high"] == 9
 
 
 def test_places_without_publishers_are_rows_beside_those_of_the_deliveries() -> None:

@@ -85,6 +85,7 @@ def facts_of(run_id: str, history: History) -> RunFacts:
         topic_counts="sequence" in history.content.workload["attributes"].get(history.topic, {}),
         placed=history.placed,
         busy=history.busy,
+        sent_again={log.source: log.sent_again for log in history.publishers if log.sent_again},
     )  # fmt: skip
 
 

@@ -41,6 +41,8 @@ def observe(history: History) -> Oracle:
             clock[0] = row.sent_ns
             oracle.published(log.name, row.sequence, blob, payload)
             oracle.acknowledged(log.name, row.sequence)
+        again = oracle.register.publisher(log.name).published_again
+        again |= dict.fromkeys(sorted(sequence for _, sequence in log.sent_again))
     for change in history.promises.retentions:
         clock[0] = change.since_ns
         oracle.on_retention(

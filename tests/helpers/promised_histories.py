@@ -169,6 +169,27 @@ def two_sources_are_swapped_at_one_of_two_subscriptions(history: History, rng: R
     return _swap_neighbours(history, rng, alike=False)
 
 
+@_case(TOTAL)
+def what_is_sent_again_after_a_loss_has_another_place(history: History, rng: Random) -> History:
+    return _send_again(_swap_neighbours(history, rng, alike=False))
+
+
+@_case(TOTAL, "order_differs")
+def others_keep_their_place_after_a_loss(history: History, rng: Random) -> History:
+    """No publication of the swapped pair is sent again."""
+    changed = _swap_neighbours(history, rng, alike=False)
+    first, other = (each.subscriptions[0].delivered for each in (history, changed))
+    swapped = {row.key for row, new in zip(first, other, strict=True) if row.source != new.source}
+    return _send_again(changed, *swapped)
+
+
+def _send_again(history: History, *without: tuple[int, int]) -> History:
+    """Let a publisher send all publications again but some."""
+    log, *others = history.publishers
+    keys = frozenset(row.key for row in log.published) - {*without}
+    return replace(history, publishers=[replace(log, sent_again=keys), *others])
+
+
 @_case(PLAIN)
 def two_sources_are_swapped_where_that_is_free(history: History, rng: Random) -> History:
     return _swap_neighbours(history, rng, alike=False)

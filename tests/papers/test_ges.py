@@ -233,6 +233,8 @@ def test_latency_rises_with_match_rate_size_and_rate(tmp_path):
     rows = named_rows(run, "latency_surfaces")
     assert not any(row.violations for row in rows)
     assert all(row.delivered == row.publications == 4 for row in rows)
+    for row in rows:  # no value of four is farther from their mean
+        assert row.mean_ms <= row.p99_ms <= row.mean_ms + (3 * row.variance_ms2) ** 0.5 + 1e-9
     found = {
         (row.is_flooding, row.match_percent, row.size_bytes, row.rate): row.mean_ms for row in rows
     }

@@ -3,7 +3,7 @@
 import json
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -158,11 +158,13 @@ def test_a_measured_figure_is_drawn_as_soon_as_it_is_measured(
         return [folder / f"{figure}.svg"]
 
     measured = "pubsubctl.runs.paper_experiments.run_figure_experiment"
-    monkeypatch.setattr(measured, lambda *_: run)
+    labels: list[Any] = []
+    monkeypatch.setattr(measured, lambda *given: (labels.append(given[-1]), run)[1])
     monkeypatch.setattr("results.checker.spark.spark_session", lambda *_: nullcontext(None))
     monkeypatch.setattr("results.figures.catalogue.draw", draw)
-    answer = call("experiment", "ds03.jms")
+    answer = call("experiment", "ds03.jms", "--label", "who=ann")
     assert answer.status == 0, answer.err
+    assert labels == [{"who": "ann"}]
     assert drawn == [("ds03.jms", run)]
     assert answer.out.splitlines() == [f"{run / 'ds03.jms.svg'}", f"{run}"]
 

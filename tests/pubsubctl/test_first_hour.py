@@ -5,7 +5,7 @@ import json
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -254,6 +254,33 @@ def test_a_sweep_can_be_labelled_and_left_unjudged(
     assert (labels["machine"], labels["experiment"]) == ("laptop", "study-sweep")
 
 
+def test_labels_are_those_of_the_runs_of_each_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    _study(tmp_path, monkeypatch, call)
+    options = ("-d", "1s", "--record", "--no-check", "--label", "who=ann", "-o", "made")
+    assert call("simulate", "run", "study", *options).status == 0
+    (path,) = Path("made").glob("*/2*/manifest.json")
+    assert json.loads(path.read_text())["labels"] == {"who": "ann", "brokers": "simulated"}
+    plain: list[Any] = []
+    for module in ("demo", "targets"):
+        monkeypatch.setattr(f"pubsubctl.runs.{module}.run_interruptibly", _leave)
+        monkeypatch.setattr(
+            f"pubsubctl.runs.{module}.describe_abandoned", lambda spec: plain.append(spec) or ""
+        )
+        assert call(module, "--label", "who=ann").status == 70, "_Left"
+    assert {spec.labels["who"] for spec in plain} == {"ann"}
+    assert {next(iter({*spec.labels} - {"who"})) for spec in plain} == {"demo", "target"}
+
+
+class _Left(Exception):
+    """The end of a command before its first run."""
+
+
+def _leave(*_: object, **options: object) -> None:
+    raise _Left
+
+
 def test_options_of_a_series_go_with_each_series(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
@@ -264,6 +291,15 @@ def test_options_of_a_series_go_with_each_series(
         assert result.status == 0, (line, result.err)
     result = call("sweep", "study", "--over", "seed=1,2", "--label", "point=x")
     assert (result.status, "a series sets this label itself" in result.err) == (2, True)
+    for line, by in (
+        ("demo --label demo=x", "the demo"), ("targets --label target=x", "a target"),
+        ("experiment gd02.fig6 --label point=x", "an experiment"),
+        ("experiment ges.load --label point=x", "an experiment"),
+    ):  # fmt: skip
+        result = call(*line.split())
+        assert (result.status, f"{by} sets this label itself" in result.err) == (2, True), line
+    result = call("simulate", "run", "study", "--label", "who=ann")
+    assert (result.status, "--label requires --record" in result.err) == (2, True)
     result = call("compare", "--comparison", "s3", "--no-check")
     assert (result.status, "can be used with --against" in result.err) == (2, True)
     result = call("bench", "study", "--instances", "2", "--rolling")

@@ -103,6 +103,36 @@ def test_a_run_shows_if_its_verdict_is_of_this_program(call: Call, runs: Path) -
     assert shown().startswith("before a change of its files: ")
 
 
+def test_a_verdict_that_changed_since_the_check_is_not_repeated(call: Call, project: Path) -> None:
+    """A new seal does not help: the mark of the check names the verdict and the run."""
+    runs, folder = project / "results" / "runs", make_run("demo", FIRST, "valid").resolve()
+    make_run("demo", SECOND, kind=KIND, runs={"a": [FIRST]}, protocol=None)
+    verdict, manifest = folder / "verdict.json", folder / "manifest.json"
+    honest = verdict.read_text(), manifest.read_text()
+    seal(folder)
+    VerdictMark(folder, verify_seal(folder).digest).write()
+    seal(folder)
+
+    def shown() -> list[str]:
+        (one, series) = (call("results", "list").out.splitlines()[line] for line in (1, 2))
+        return [one.split()[4], " ".join(series.split()[3:])]
+
+    assert shown() == ["VALID", "1 VALID"]
+    for changed, text in ((verdict, '{"verdict": "invalid"}'), (manifest, honest[1] + " ")):
+        changed.write_text(text)
+        seal(folder)
+        assert shown() == ["CHANGED", "1 CHANGED"], changed
+        write_run_index(runs)
+        assert (runs / "index.html").read_text().count(">CHANGED<") == 2, "the run and its series"
+        verdict.write_text(honest[0])
+        manifest.write_text(honest[1])
+        seal(folder)
+    (folder / "tables" / "judged.json").unlink()
+    assert shown()[0] == "VALID"
+    verdict.write_text('{"verdict": "invalid"}')
+    assert shown()[0] == "CHANGED", "its line in the seal is of another file"
+
+
 def test_a_pipe_in_place_of_a_file_is_named_and_never_awaited(call: Call, runs: Path) -> None:
     """A pipe without a writer has no end, and opening one waits for a writer."""
     for name in ("manifest.json", "verdict.json"):

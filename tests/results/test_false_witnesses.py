@@ -25,6 +25,7 @@ from results.reference.history import History
 from results.reference.history_reader import judge_folder, read_history
 from results.reference.rule import check
 from results.rules.facts import RunFacts
+from results.rules.losses import find_sent_again
 from results.tables.json_files import IntegrityError
 from results.tables.load import LoadedRun
 from results.tables.logs import read_logs
@@ -39,7 +40,7 @@ from results.witnesses.figures import _check_faults
 from results.witnesses.gaps import find_broken
 from results.witnesses.load_seconds import _check_lateness
 from results.witnesses.manifest import _check_length
-from results.witnesses.online import doubts_about_findings
+from results.witnesses.online import doubts_about_findings, findings_online
 from results.witnesses.passage import is_separating
 from results.witnesses.process_ends import doubts_about_closing
 from results.witnesses.promises import find_running_protocol
@@ -62,7 +63,9 @@ from tests.helpers.false_witnesses import (
     journal_change,
     renew_digests,
 )
+from tests.helpers.false_witnesses.applications import write_consumers, write_databases
 from tests.helpers.false_witnesses.folders import accept_loss, convert_to_version_6
+from tests.helpers.false_witnesses.lies import PUBLISHERS, events_of
 from tests.helpers.forged_runs import RunFolder
 from tests.helpers.mutations import sample_mutations
 from tests.results.test_forged_runs import on_spark
@@ -105,6 +108,23 @@ def doubts_of_facts(folder: Path) -> tuple[str, ...]:
 def test_no_witness_of_an_honest_run_contradicts_another(folder: Path) -> None:
     assert judge_folder(folder).doubts == ()
     assert doubts_of_facts(folder) == ()
+
+
+@pytest.mark.parametrize("are_consumers", [False, True])
+def test_the_database_of_an_application_agrees_with_its_records(
+    tmp_path: Path, are_consumers: bool
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(HONEST, folder)
+    write = write_consumers if are_consumers else write_databases
+    write(RunFolder(folder))
+    renew_specification(RunFolder(folder))
+    renew_digests(RunFolder(folder))
+    seal(folder)
+    history, facts = read_history(folder), doubts_of_facts(folder)
+    assert history.doubts == facts
+    assert [each for each in facts if "setting.json" not in each] == []
+    assert history.promises.redelivers == are_consumers
 
 
 def test_a_repeated_delivery_that_the_client_kept_back_is_no_contradiction(tmp_path: Path) -> None:
@@ -271,6 +291,44 @@ def test_the_journal_has_accepted_losses_since_version_6(tmp_path: Path) -> None
         seal(folder)
         found.append(len(judge_folder(folder).doubts))
     assert found == [0, 1]
+
+
+@pytest.mark.parametrize("when", ["before the run", "in the middle"])
+def test_both_readers_find_what_is_sent_again_after_an_accepted_loss(
+    tmp_path: Path, when: str
+) -> None:
+    """Publications without an acknowledgement at the loss, of publishers at this broker."""
+    folder = shutil.copytree(HONEST, tmp_path / "run")
+    run = RunFolder(folder)
+    accept_loss(run)
+    with run.records(PUBLISHERS, "acks") as acks:
+        acknowledged = acks.all["acked_ns"].copy()
+        sources = acks.sidecar["tables"]["publishers"]
+    at_ns = int(acknowledged[len(acknowledged) // 2]) if when == "in the middle" else 1
+    with run.lines(events_of(run, "c1")) as events:
+        next(each for each in events if each["event"] == "loss_accepted")["t_ns"] = at_ns
+    seal(folder)
+    history, read = read_history(folder), read_run(folder)
+    logs = read_logs(read)
+    found = {log.source: log.sent_again for log in history.publishers if log.sent_again}
+    assert found == find_sent_again(read, logs)
+    with run.records(PUBLISHERS, "publications") as rows:
+        sent = {
+            (sources[row["publisher"]], int(row["incarnation"]), int(row["sequence"]))
+            for row in rows.all
+            if row["sent_ns"] <= at_ns
+        }
+    with run.records(PUBLISHERS, "acks") as acks:
+        for row in acks.all[acks.all["acked_ns"] < at_ns]:
+            name, incarnation = sources[row["publisher"]], int(row["incarnation"])
+            sent -= {(name, incarnation, n) for n in range(row["first"], row["last"] + 1)}
+    wanted = {each for each in sent if each[0].startswith("c1/")}
+    assert {(name, *key) for name, keys in found.items() for key in keys} == wanted
+    assert bool(wanted) == (when == "in the middle")
+    rows_of_run = RunFacts.from_run(LoadedRun(read, logs))
+    assert rows_of_run.sent_again == found
+    online = findings_online(WitnessFolder(folder, read), None, has_sent_again=True)
+    assert "order_differs" not in online
 
 
 def _joined(folder: Path, *names: str) -> None:

@@ -10,16 +10,19 @@ from typing import Any
 
 import pytest
 
+from bench.spec.experiment import ExperimentFile, write_experiment
 from brokerd.text import toml_text
+from results.figures.sweep import draw
+from results.papers.experiment_runs import check_experiment_files
 from results.repetitions.comparable import NotComparable
 from results.repetitions.comparison import Group, compare
 from results.repetitions.numbers import doubts_about_verdict, numbers_of
 from results.repetitions.series_files import find_misplaced, points_of_runs
 from results.repetitions.series_runs import read_points, read_series, verdict_lines
 from results.rules.terms import CHURN
-from results.tables.derived import read_counts
-from results.tables.json_files import IntegrityError, ResultsError, problem_of_manifest
-from results.tables.seals import seal
+from results.tables.derived import VerdictMark, read_counts
+from results.tables.json_files import IntegrityError, ResultsError, problem_of_manifest, read_toml
+from results.tables.seals import seal, verify_seal
 from tests.helpers.runs import write_lines
 from tests.results.test_repetitions import FAULTS, WORKLOAD, written
 
@@ -129,7 +132,32 @@ def _rejudge_member(folder: Path) -> None:
     seal(folder.parent / "r1")
 
 
+def _mark_and_rejudge_member(folder: Path) -> None:
+    """Change a verdict, and its line in the seal, of a run that this program has judged."""
+    run = folder.parent / "r1"
+    VerdictMark(run, verify_seal(run).digest).write()
+    _rejudge_member(folder)
+
+
+def _change_member(folder: Path) -> None:
+    path = folder.parent / "r1" / "manifest.json"
+    path.write_text(path.read_text() + " ")
+
+
+def _journal(folder: Path) -> None:
+    """Let the journal repeat the manifest, and the manifest change after that."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    line = {"what": "end", "state": "complete", "manifest": manifest}
+    write_lines(folder / "log.jsonl", [line])
+    seal(folder)
+    assert read_series(folder)
+    _document("manifest.json", "seed", value=9)(folder)
+
+
 LIES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a verdict after its check": (_mark_and_rejudge_member, "verdict.json has changed"),
+    "a file of a run": (_change_member, "manifest.json has changed"),
+    "another seed than in the journal": (_journal, "manifest.json and log.jsonl differ on seed"),
     "a run less": (_ledger(lambda lines: lines.pop()), "instances.jsonl and manifest.json"),
     "a run of another point": (
         _ledger(lambda lines: lines.append(lines[-1].replace("many", "few"))),
@@ -257,6 +285,55 @@ def test_a_varied_key_has_the_value_in_the_name_of_its_point(tmp_path: Path) -> 
     ):
         for name in names:
             assert "".join(find_misplaced(name, keys, axes)) == says, name
+    for name, says in (("size=2KiB", "publishers.size"), ("rate=1/s", "")):
+        assert "".join(find_misplaced(name, {"calm": True}, axes)) == says, "the key is lost"
+
+
+@pytest.mark.parametrize(
+    "file, old, new, says",
+    [
+        ("log.jsonl", "", "", ""),
+        ("manifest.json", '"scale": {}', '"scale": {"runs": 5}', "differ on scale"),
+        ("manifest.json", '"figure": "ges.load"', '"figure": "ges.scale"', "differ on figure"),
+        ("spec/experiment.toml", 'name = "small"', 'name = "large"', "spec/experiment.toml: exp"),
+        ("spec/experiment.toml", "seed = 3", "seed = 4", "spec/experiment.toml: seed"),
+        ("spec/experiment.toml", 'schema = "s"', 'schema = "t"', "differ on specification_digest"),
+        ("raw/controller/simulator/points.jsonl", '"late":7', '"late":8', "differ on its rows"),
+        ("raw/controller/simulator/points.jsonl", '{"late":7}\n', "", "differ on its rows"),
+    ],
+)
+def test_a_lie_in_one_file_of_an_experiment_is_found_out(
+    tmp_path: Path, file: str, old: str, new: str, says: str
+) -> None:
+    experiment = ExperimentFile(schema="s", name="small", figure="ges.load", seed=3)
+    rows = {"points": [{"late": 6}, {"late": 7}]}
+    run = write_experiment(experiment, tmp_path, "simulation", None, {}, lambda: rows, labels={})
+    text = (run / file).read_text()
+    assert old in text
+    (run / file).write_text(text.replace(old, new, 1))
+    documents = (
+        json.loads((run / "manifest.json").read_text()), read_toml(run / "spec/experiment.toml"),
+    )  # fmt: skip
+    if not says:
+        check_experiment_files(run, *documents)
+        return
+    with pytest.raises(IntegrityError, match=says):
+        check_experiment_files(run, *documents)
+
+
+def test_a_figure_of_a_sweep_names_the_numbers_that_differ() -> None:
+    axis = {"key": "rate", "values": ["1", "2"], "numbers": [1.0, 2.0]}
+    row = {"n": 1, "mean": 3.0, "low": None, "high": None, "smallest": 3.0, "largest": 3.0}
+    points = {
+        f"rate={rate}": {"runs": {f"r{rate}": "VALID"}, "keys": {"rate": rate},
+                         "numbers": {"latency_p50_ms": row}}
+        for rate in axis["values"]
+    }  # fmt: skip
+    manifest = {"experiment": "e", "instances": 1, "cpu": "c", "cores": 2}
+    assert draw(manifest, [axis], points, {}).caption.startswith("e: means of 1 runs")
+    assert draw(manifest, [axis], points, {}, ("a and b differ",)).caption.startswith(
+        "UNKNOWN: a and b differ. e: means"
+    )
 
 
 def _at(*place: str, value: Any) -> Callable[[Any], None]:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import product
 from random import Random
-from statistics import fmean, pvariance, quantiles
+from statistics import fmean, pvariance
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -26,6 +26,7 @@ from bench.spec.spec import load_topology
 from brokerd.model.client_messages import Deliveries
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.messages import RoutedPublications
+from brokerd.quantiles import quantile
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.network import Network
 from brokerd.simulator.world.sessions import NetworkParameters, SessionEnd, Transmission
@@ -177,11 +178,12 @@ class _Measurement(Setting):
         before, self._published = self._published, self._published + len(wanted)
         measured = range(setup.warm_up, len(wanted))
         arrived = carrier.arrivals_ns
-        late_ms = [
-            (arrived[self.measuring, before + place + 1] - sent_ns[place]) / 1e6
+        late_ns = [
+            arrived[self.measuring, before + place + 1] - sent_ns[place]
             for place in measured
             if (self.measuring, before + place + 1) in arrived
         ]
+        late_ms = [each / 1e6 for each in late_ns]
         owed = len(wanted) + sum(sum(map(int.bit_count, each.values())) for each in wanted)
         if self._is_flooding:
             owed += len(wanted) * len(self._topology.brokers)
@@ -191,7 +193,7 @@ class _Measurement(Setting):
             "delivered": len(late_ms),
             "mean_ms": fmean(late_ms),
             "variance_ms2": pvariance(late_ms),
-            "p99_ms": quantiles(late_ms, n=100)[-1],
+            "p99_ms": quantile(sorted(late_ns), 0.99) / 1e6,
             "busiest": max(carrier.busy_ns.values()) / took_ns,
             "violations": missing + sum(oracle.violations.values()) - violations,
         }

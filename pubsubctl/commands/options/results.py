@@ -1,5 +1,6 @@
 """Options that select runs, and places for results."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -93,18 +94,30 @@ class CaseFiles:
         return result
 
 
-def labels_of(texts: list[str]) -> dict[str, str]:
+LABELS_OF_SERIES: Final = ("experiment", "point")
+"""Labels that series, and experiments of figures, set themselves."""
+
+
+def labels_of(
+    texts: list[str] | None, *, taken: Sequence[str] = (), by: str = "a series"
+) -> dict[str, str]:
     """Return the labels of --label.
 
+    Args:
+        taken: labels that the command sets itself.
+        by: the command, for the message about such a label.
+
     Raises:
-        UserError: a text is not KEY=VALUE, or a run itself sets the label.
+        UserError: a text is not KEY=VALUE, or a run or the command itself sets the label.
     """
     labels: dict[str, str] = {}
-    for text in texts:
+    for text in texts or ():
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise UserError(f"--label {text}: write KEY=VALUE")
         if key in _OF_RUNS:
             raise UserError(f"--label {text}: a run itself sets the label {key!r}; choose another")
+        if key in taken:
+            raise UserError(f"--label {text}: {by} sets this label itself")
         labels[key] = value
     return labels

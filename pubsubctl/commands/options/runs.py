@@ -1,13 +1,13 @@
 """Options of runs: replacement of brokers, clients, the number of runs, and their bounds."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import options_in
-from pubsubctl.commands.options.results import Check, Labels, labels_of
+from pubsubctl.commands.options.results import LABELS_OF_SERIES, Check, Labels, labels_of
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ def seconds_of(option: str, text: str) -> float:
     return duration_ns / 1e9
 
 
-_OF_SERIES: Final = ("experiment", "point")
 _option = options_in("Repetitions")
 
 Instances = Annotated[
@@ -128,8 +127,5 @@ class SeriesOptions:
         """
         from pubsubctl.runs.series import Habits
 
-        labels = labels_of(self.labels or [])
-        for key in _OF_SERIES:
-            if key in labels:
-                raise UserError(f"--label {key}={labels[key]}: a series sets this label itself")
+        labels = labels_of(self.labels, taken=LABELS_OF_SERIES)
         return Habits(labels=labels, check=self.check, teardown=not self.no_teardown)

@@ -5,6 +5,8 @@ Paper: [DFT11] gives none of these figures; the rules they show are those of its
 
 from typing import TYPE_CHECKING
 
+from results.checker.latency import quantile_of
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -160,7 +162,5 @@ def queue_over_time(queues: "DataFrame") -> "DataFrame":
 
 
 def _quantile(column: str, percent: int) -> "Column":
-    """Return the exact quantile of a column of microseconds, in milliseconds."""
-    from pyspark.sql import functions as F
-
-    return F.percentile(column, F.lit(percent / 100)) / US_PER_MS
+    """Return a quantile of a column of microseconds, in milliseconds."""
+    return quantile_of(column, percent / 100) / US_PER_MS

@@ -5,11 +5,11 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from bench.load.subscriber_process import TABLE
+from bench.load.subscriber_process import COMMITTED, TABLE
 from results.tables.record_files import RECORDS
 from tests.helpers.false_witnesses.lies import (
     SECOND,
@@ -21,6 +21,9 @@ from tests.helpers.false_witnesses.lies import (
     with_digests,
 )
 from tests.helpers.forged_runs import RunFolder
+from tests.helpers.runs import write_lines
+
+REDELIVERED: Final = 4
 
 
 @register_lie("kill of c3-sub-1")
@@ -167,8 +170,113 @@ def write_databases(run: RunFolder) -> None:
                     values = (
                         0, 0, int(source.rpartition("/")[2]), int(row["incarnation"]),
                         int(row["sequence"]), b"", b"", None, None, None, None,
+                        int(row["kind"] == REDELIVERED),
                     )  # fmt: skip
-                    database.execute(f"INSERT INTO received VALUES (NULL{', ?' * 11})", values)
+                    database.execute(f"INSERT INTO received VALUES (NULL{', ?' * 12})", values)
+
+
+MARKED: Final = 3
+"""The place of the delivery that `write_consumers` marks, among those of its subscription."""
+
+
+def write_consumers(run: RunFolder) -> None:
+    """Let the broker keep the positions of c3-sub-1, which commits twice.
+
+    One delivery was received by an earlier process before it wrote the delivery.
+    """
+    with run.records(SUBSCRIBERS, "deliveries") as rows:
+        log = np.flatnonzero(rows.all["subscription"] == 0)
+        rows.all["kind"][log[MARKED]] = REDELIVERED
+        tables, received = rows.sidecar["tables"], rows.all[log]
+    write_databases(run)
+    with_digests(
+        lambda run: run.replace(
+            "spec/workload.toml", "own_process = true", 'own_process = true\nacknowledge = "auto"'
+        )
+    )(run)
+    subscription, lines = tables["subscriptions"][0], []
+    path = run.path(f"raw/{SUBSCRIBERS}/{subscription.partition('/')[0]}.sqlite")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(COMMITTED)
+        for first, last in ((0, 10), (10, 30)):
+            database.execute("INSERT INTO committed VALUES (NULL, ?, ?)", (first + 1, last))
+            part = received[first:last]
+            for publisher in dict.fromkeys(part["publisher"].tolist()):
+                of = part[part["publisher"] == publisher]
+                lines.append(
+                    {
+                        "t_ns": int(of["received_ns"][-1]), "sub_id": subscription,
+                        "source": tables["publishers"][publisher],
+                        "incarnation": int(of["incarnation"][0]),
+                        "first": int(of["sequence"][0]), "last": int(of["sequence"][-1]),
+                        "place": int(log[last - 1]) + 1,
+                    }
+                )  # fmt: skip
+    name = f"raw/{SUBSCRIBERS}/commits.jsonl"
+    write_lines(run.path(name), lines)
+    with run.lines("log.jsonl") as rows:
+        for row in rows:
+            if row["what"] == "collected":
+                row["digests"][name] = ""
+            elif row["what"] == "closed" and row["process"] in SUBSCRIBERS:
+                row["digests"]["commits.jsonl"] = ""
+    renew_digests(run)
+
+
+def _commits(change: Callable[[list[dict[str, Any]]], None]) -> Change:
+    def both(run: RunFolder) -> None:
+        write_consumers(run)
+        with run.lines(f"raw/{SUBSCRIBERS}/commits.jsonl") as lines:
+            change(lines)
+        renew_digests(run)
+
+    return both
+
+
+for _name, _move in (
+    ("is_of_more_publications", lambda lines: lines[1].update(last=lines[1]["last"] + 1)),
+    ("is_of_fewer_publications", lambda lines: lines[1].update(first=lines[1]["first"] + 1)),
+    ("is_later", lambda lines: lines[0].update(place=lines[0]["place"] + 5)),
+    ("is_not_recorded", lambda lines: lines.pop()),
+    ("is_of_another_source", lambda lines: lines[0].update(source=lines[1]["source"])),
+):
+    add_lie(f"a_commit_{_name}", _commits(_move), "disagree on commits of c3-sub-1/1")
+
+add_lie(
+    "a_commit_has_another_key", _commits(lambda lines: lines[0].update(by="c3")), "commits.jsonl"
+)
+
+
+def _marks(place: int, kind: int) -> Change:
+    def both(run: RunFolder) -> None:
+        write_consumers(run)
+        with run.records(SUBSCRIBERS, "deliveries") as rows:
+            log = np.flatnonzero(rows.all["subscription"] == 0)
+            rows.all["kind"][log[place]] = kind
+        renew_digests(run)
+
+    return both
+
+
+add_lie("a_redelivery_has_no_mark", _marks(MARKED, 0), "disagree on delivery 4 to c3-sub-1/1")
+
+add_lie("a_first_delivery_is_marked", _marks(5, REDELIVERED), "on delivery 6 to c3-sub-1/1")
+
+
+@register_lie("disagree on delivery")
+def an_application_received_in_another_order(run: RunFolder) -> None:
+    write_databases(run)
+    with run.records(SUBSCRIBERS, "deliveries") as rows:
+        log = np.flatnonzero(rows.all["subscription"] == 0)
+        place = next(
+            place
+            for place in range(20, len(log))
+            if rows.all["publisher"][log[place]] != rows.all["publisher"][log[place + 1]]
+        )
+        pair = log[place : place + 2]
+        for column in ("publisher", "sequence", "digest"):
+            rows.all[column][pair] = rows.all[column][pair[::-1]]
+    renew_digests(run)
 
 
 def _database(statement: str) -> Change:
@@ -184,12 +292,12 @@ def _database(statement: str) -> Change:
 for _name, _statement, _says in (
     ("did_not_commit", "DELETE FROM received WHERE place = 30", "disagree on deliveries of c1/"),
     ("committed_twice", "INSERT INTO received SELECT NULL, received_ns, broker, publisher, "
-     "incarnation, sequence, attributes, payload, stream, position, gap_last, gap_reason "
+     "incarnation, sequence, attributes, payload, stream, position, gap_last, gap_reason, 0 "
      "FROM received WHERE place = 30", "disagree on deliveries of c1/"),
     ("committed_another_number", "UPDATE received SET sequence = 900 WHERE place = 30",
      "disagree on deliveries of c1/"),
     ("committed_a_gap", "INSERT INTO received VALUES (NULL, 0, 0, 0, 1, 5, NULL, NULL, NULL, NULL, "
-     "6, 'expired')", "disagree on gaps of c3-sub-1/1"),
+     "6, 'expired', 0)", "disagree on gaps of c3-sub-1/1"),
     ("has_no_table", "DROP TABLE received", "disagree on deliveries of c1/"),
 ):  # fmt: skip
     add_lie(f"an_application_{_name}", _database(_statement), _says)
