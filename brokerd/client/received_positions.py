@@ -251,14 +251,17 @@ class ReceivedPositions:
         rest = gap.stream, max(gap.first, before + 1), gap.last
         if not gap.origins:
             yield GapAnnounced(number, *rest, gap.reason)
+        is_unknown = not gap.origins
         for source, *ends in gap.origins:
             missing = self._origins.add_gap(number, gap.stream, source, (ends[0], ends[1]))
-            if missing and is_stream_marker(source):
-                yield GapAnnounced(number, *rest, STATE_LOST)
-            elif missing:
-                for first, last in missing:
-                    yield GapAnnounced(number, source, first, last, gap.reason)
-        if not gap.origins or any(is_stream_marker(source) for source, *_ in gap.origins):
+            if is_stream_marker(source):
+                is_unknown = True
+                if missing:
+                    yield GapAnnounced(number, *rest, STATE_LOST)
+                continue
+            for first, last in missing:
+                yield GapAnnounced(number, source, first, last, gap.reason)
+        if is_unknown:
             self._origins.on_loss(number, gap.stream)
 
     # ------------------------------------------------------------ ends, moves, restarts
