@@ -415,8 +415,8 @@ class Durable:
     def _lacks(self, identity: StreamId) -> bool:
         """Return True if events of a stream are not acknowledged here and below.
 
-        A subscription without matches here, because it has moved or its broker has lost them, may
-        lack any event before its matches.
+        A moved subscription, or the subscription of a broker with a loss, may lack any event before
+        the first logged matches.
         """
         stream, hosted = self.gryphon.streams.get(identity), self.hosted.get(identity)
         is_kept = bool(stream.knowledge.events.events) or bool(stream.subend.gaps)

@@ -266,7 +266,7 @@ class FilterLog:
         self._owed.pop(subscription, None)
 
     def forget_absent(self, present: Container[int]) -> None:
-        """Forget all subscriptions that are not present: recovered records name ended ones."""
+        """Forget ended subscriptions, which recovered records name; all others are present."""
         for each in [each for each in (*self._newest, *self._owed) if each not in present]:
             self.forget(each)
 

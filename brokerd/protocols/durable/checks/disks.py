@@ -109,9 +109,9 @@ class DurableChecks(GryphonChecks):
     - policy in force: a changed policy of early release is durable before it is in force;
     - hold passed: no pubend releases events that it holds for a moved subscription (J13);
     - committed early: a commit is durable before its client is notified (J9);
-    - silence of others: only a pubend announces silence, and other brokers forward it; a neighbour
-      of a decommissioned broker states the silence of its pubends, which has ended every wait for
-      their publications: one that a subscription lacks is missing to the oracle;
+    - silence of others: only a pubend announces silence, and other brokers forward it; brokers with
+      a durable decommission state the silence of the removed pubends. A publication that a
+      subscription lacks from there is missing to the oracle;
     - the rules of feeding (J2, J7, J8, J12), see FeedingChecks; of logged matches (J5), see
       MatchChecks; of clients' positions (J9), see AcknowledgementChecks; of the rate of requests
       (J11), see QuestionChecks; of stored events (J14), see StoredChecks.
