@@ -5,7 +5,7 @@ from _pytest.outcomes import Failed
 
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.operator_acts import ACCEPT_LOSS, DECOMMISSION
-from brokerd.protocols.durable.messages import Decommissioned
+from brokerd.protocols.durable.messages import Decommissioned, Fetch
 from brokerd.protocols.interface import (
     BrokerDecommissioned,
     Commit,
@@ -156,6 +156,28 @@ def test_a_story_passes_without_its_named_bug_and_fails_with_it(name, told) -> N
     assert told()
     with plant([MUTANTS[name]]):
         assert fails(told)
+
+
+def test_a_neighbour_of_a_removed_broker_states_the_silence_of_its_pubends() -> None:
+    """No event since the position of the moved client matches."""
+    story = DurableStory()
+    mover = story.subscriber("p1", "kind = 'a'")
+    story.subscriber("s2")
+    story.cluster.publish_run("s1", [(story.blob("a"), b"")] * 3)
+    story.cluster.run_for(1)
+    link = story.away(mover, "p1")
+    story.cluster.publish_run("s1", [(story.blob("b"), b"")] * 3)
+    story.cluster.run_for(1)
+    story.cluster.broker("s1").kill()
+    story.cluster.run_for(3)
+    assert not story.cluster.membership.decommission("s1")
+    story.cluster.run_for(1)
+    story.quiet_since()
+    link.heal()
+    story.cluster.transfers.reattach(mover.client.name, "s2")
+    story.settle()
+    assert story.from_to("s2", "b1", Fetch)
+    assert len(mover.received) == 3
 
 
 def test_a_broker_that_was_down_learns_of_a_decommission_later() -> None:
