@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any, Final
 
 from brokerd.client.events import GapAnnounced
 from brokerd.model.client_messages import Deliveries, Gap, Notice
@@ -15,6 +16,106 @@ Places = dict[tuple[int, StreamId], int]
 
 Stretch = tuple[PublicationRun, tuple[int, ...], tuple[int, ...]]
 """Part of a run, the subscriptions without it, and the subscriptions that have received it."""
+
+Range = tuple[int, int]
+"""The first and the last number of consecutive publications of a source."""
+
+RANGE_LIMIT: Final = 64
+"""Number of ranges of a source that are kept per subscription and stream."""
+
+
+class SourceRanges:
+    """The numbers of sources that a subscription has received, or was announced as missing.
+
+    A stream delivers the numbers of a source in order, so a number between two deliveries has no
+    match. A loss ends that: publications that survived in caches may follow others that are lost.
+    So the first delivery after a loss of unknown publications begins another range.
+
+    The two earliest of too many ranges are joined. A later gap then omits the numbers between them;
+    they lie many losses, or many releases after a loss, behind the last delivery.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, StreamId, SourceId], int] = {}
+        self._losses: dict[tuple[int, StreamId], int] = {}
+        self._opened: dict[tuple[int, StreamId, SourceId], tuple[int, int]] = {}
+        self._closed: dict[tuple[int, StreamId, SourceId], list[Range]] = {}
+
+    def last(self, number: int, stream: StreamId, source: SourceId) -> int:
+        """Return the highest number; 0 without one."""
+        return self._last.get((number, stream, source), 0)
+
+    def extend(self, number: int, stream: StreamId, run: PublicationRun) -> None:
+        """Add the deliveries of a run of one source, and the numbers without a match before it."""
+        key = number, stream, run.source
+        if self._losses and (losses := self._losses.get((number, stream))):
+            lost, first = self._opened.get(key, (0, 1))
+            if lost < losses:
+                if key in self._last:
+                    self._close(key, (first, self._last[key]))
+                self._opened[key] = losses, run.first
+        self._last[key] = run.last
+
+    def _close(self, key: tuple[int, StreamId, SourceId], received: Range) -> None:
+        closed = self._closed.setdefault(key, [])
+        closed.append(received)
+        if len(closed) >= RANGE_LIMIT:
+            closed[:2] = [(closed[0][0], closed[1][1])]
+
+    def on_loss(self, number: int, stream: StreamId) -> None:
+        """Begin another range with the next delivery of each source of a stream."""
+        place = number, stream
+        self._losses[place] = self._losses.get(place, 0) + 1
+
+    def add_gap(self, number: int, stream: StreamId, source: SourceId, gap: Range) -> list[Range]:
+        """Add the numbers in a gap; return those that were in no range."""
+        key = number, stream, source
+        lost, first = self._opened.get(key, (0, 1))
+        ranges = [*self._closed.get(key, ())]
+        if key in self._last:
+            ranges.append((first, self._last[key]))
+        *closed, (first, self._last[key]) = _join([*ranges, gap])
+        if closed or first > 1 or key in self._opened:
+            self._opened[key] = lost, first
+            self._closed[key] = []
+            for each in closed:
+                self._close(key, each)
+        return _cut(gap, ranges)
+
+    def forget(self, number: int) -> None:
+        """Remove a subscription."""
+        for places in (self._last, self._losses, self._opened, self._closed):
+            remove_subscription(places, number)
+
+    def take_over(self, predecessor: "SourceRanges", wanted: Mapping[int, Predicate]) -> None:
+        """Continue from the ranges of a predecessor, for the present subscriptions."""
+        self._last = {key: last for key, last in predecessor._last.items() if key[0] in wanted}
+        self._losses = {key: n for key, n in predecessor._losses.items() if key[0] in wanted}
+        self._opened = {key: at for key, at in predecessor._opened.items() if key[0] in wanted}
+        self._closed = {
+            key: [*ranges] for key, ranges in predecessor._closed.items() if key[0] in wanted
+        }
+
+
+def _join(ranges: Sequence[Range]) -> list[Range]:
+    """Return the union of ranges, lowest first."""
+    joined: list[Range] = []
+    for low, high in sorted(ranges):
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(joined[-1][1], high)
+        else:
+            joined.append((low, high))
+    return joined
+
+
+def _cut(gap: Range, ranges: Sequence[Range]) -> list[Range]:
+    """Return the parts of a gap that are in none of some ranges, lowest first."""
+    missing, start = [], gap[0]
+    for low, high in ranges:
+        if start < low:
+            missing.append((start, min(low - 1, gap[1])))
+        start = max(start, high + 1)
+    return [(first, last) for first, last in [*missing, (start, gap[1])] if first <= last]
 
 
 class ReceivedPositions:
@@ -31,7 +132,7 @@ class ReceivedPositions:
         self.duplicates = 0
         self._wanted = wanted
         self._received: Places = {}
-        self._origins: dict[tuple[int, StreamId, SourceId], int] = {}
+        self._origins = SourceRanges()
         self._lossy: dict[tuple[int, StreamId], None] = {}
 
     def advance(self, number: int, stream: StreamId, last: int) -> None:
@@ -68,10 +169,10 @@ class ReceivedPositions:
         return fresh, repeated
 
     def record_origins(self, stream: StreamId, fresh: Sequence[Deliveries]) -> None:
-        """Record the last number of each source; each run is of one source."""
+        """Record the numbers of each source; each run is of one source."""
         for item in fresh:
             for number in item.subscriptions:
-                self._origins[number, stream, item.run.source] = item.run.last
+                self._origins.extend(number, stream, item.run)
 
     def _without_republished(
         self, fresh: Sequence[Deliveries]
@@ -110,7 +211,7 @@ class ReceivedPositions:
         places = [(each.source, n) for each in item.run.origins for n in each.sequences]
         had = self._origins
         having = [
-            tuple(number for number in lossy if had.get((number, stream, source), 0) >= sequence)
+            tuple(number for number in lossy if had.last(number, stream, source) >= sequence)
             for source, sequence in places
         ]
         start = 0
@@ -150,31 +251,32 @@ class ReceivedPositions:
         rest = gap.stream, max(gap.first, before + 1), gap.last
         if not gap.origins:
             yield GapAnnounced(number, *rest, gap.reason)
-        for source, first, last in gap.origins:
-            had = self._origins.get((number, gap.stream, source), 0)
-            if had < last:
-                self._origins[number, gap.stream, source] = last
-                if is_stream_marker(source):
+        is_unknown = not gap.origins
+        for source, *ends in gap.origins:
+            missing = self._origins.add_gap(number, gap.stream, source, (ends[0], ends[1]))
+            if is_stream_marker(source):
+                is_unknown = True
+                if missing:
                     yield GapAnnounced(number, *rest, STATE_LOST)
-                else:
-                    yield GapAnnounced(number, source, max(first, had + 1), last, gap.reason)
+                continue
+            for first, last in missing:
+                yield GapAnnounced(number, source, first, last, gap.reason)
+        if is_unknown:
+            self._origins.on_loss(number, gap.stream)
 
     # ------------------------------------------------------------ ends, moves, restarts
 
     def forget(self, number: int) -> None:
         """Remove a subscription that has ended."""
         remove_subscription(self._received, number)
-        for received in [key for key in self._origins if key[0] == number]:
-            del self._origins[received]
+        self._origins.forget(number)
         for lossy in [key for key in self._lossy if key[0] == number]:
             del self._lossy[lossy]
 
     def take_over(self, predecessor: "ReceivedPositions") -> None:
         """Continue from the positions of a predecessor, or from later starts here."""
         self._received = furthest(predecessor._received, self._received, self._wanted)
-        self._origins = {
-            key: last for key, last in predecessor._origins.items() if key[0] in self._wanted
-        }
+        self._origins.take_over(predecessor._origins, self._wanted)
         self._lossy = {key: None for key in predecessor._lossy if key[0] in self._wanted}
         self.duplicates += predecessor.duplicates
 
@@ -191,8 +293,8 @@ def set_later(places: Places, number: int, stream: StreamId, last: int) -> bool:
     return True
 
 
-def remove_subscription(places: Places, number: int) -> None:
-    """Remove the positions of one subscription."""
+def remove_subscription(places: dict[Any, Any], number: int) -> None:
+    """Remove the keys of one subscription, which begin with its number."""
     for key in [key for key in places if key[0] == number]:
         del places[key]
 

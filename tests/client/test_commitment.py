@@ -39,9 +39,12 @@ def arrive(client: Commitment, first: int, last: int, *numbers: int, **options: 
 
 def mentions(thing: object, number: int) -> list[str]:
     """Return the attributes that are mappings with a key of a subscription."""
+    attributes = vars(thing)
+    if isinstance(thing, ReceivedPositions):
+        attributes = attributes | vars(thing._origins)
     return [
         name
-        for name, value in vars(thing).items()
+        for name, value in attributes.items()
         if isinstance(value, dict) and name != "_wanted"
         if any(key == number or (isinstance(key, tuple) and key[0] == number) for key in value)
     ]
@@ -86,6 +89,10 @@ def lossy() -> tuple[ReceivedPositions, dict[int, Predicate]]:
     client.new_gaps(
         Gap((FIRST, SECOND), PUBEND, 21, 30, STATE_LOST, ((ANN, 3, 3),)), (FIRST, SECOND)
     )
+    client.new_gaps(Gap((FIRST, SECOND), PUBEND, 31, 33, STATE_LOST), (FIRST, SECOND))
+    survivor = Deliveries(ticks(5), (FIRST, SECOND))
+    fresh, _ = client.new_deliveries(survivor)
+    client.record_origins(PUBEND, [Deliveries(own, (FIRST, SECOND)) for own in origins(fresh[0])])
     return client, wanted
 
 
@@ -99,11 +106,11 @@ def origins(message: Deliveries) -> list[PublicationRun]:
 
 def test_an_ended_subscription_has_received_nothing() -> None:
     client, wanted = lossy()
-    assert len(mentions(client, FIRST)) == 3
+    assert len(mentions(client, FIRST)) == 6
     del wanted[FIRST]
     client.forget(FIRST)
     assert mentions(client, FIRST) == []
-    assert len(mentions(client, SECOND)) == 3
+    assert len(mentions(client, SECOND)) == 6
 
 
 def test_only_a_later_start_is_a_change() -> None:
@@ -134,6 +141,8 @@ def test_a_successor_recognises_what_its_predecessor_received() -> None:
         assert (fresh, len(repeated), client.duplicates) == ((), 1, 1)
         gaps = client.new_gaps(Gap((FIRST,), PUBEND, 50, 60, "silence", ((BOB, 1, 2),)), (FIRST,))
         assert [(gap.source, gap.first, gap.last) for gap in gaps] == [(BOB, 2, 2)]
+        gaps = client.new_gaps(Gap((FIRST,), PUBEND, 61, 61, STATE_LOST, ((BOB, 2, 8),)), (FIRST,))
+        assert [(gap.first, gap.last) for gap in gaps] == [(3, 5), (7, 8)]
 
 
 def test_a_successor_has_nothing_of_subscriptions_that_it_does_not_have() -> None:

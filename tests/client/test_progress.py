@@ -11,6 +11,7 @@ import pytest
 
 from brokerd.client.core import ClientCore
 from brokerd.client.events import GapAnnounced, GapsAnnounced, Received, Withheld
+from brokerd.client.received_positions import RANGE_LIMIT, SourceRanges
 from brokerd.client.restart import restart, state_of
 from brokerd.client.state import Home
 from brokerd.errors import RemoteProtocolError
@@ -184,6 +185,50 @@ def test_a_stream_marker_in_a_gap_is_lost_state_once():
         GapAnnounced(1, PUBEND, 11, 34, STATE_LOST),
     )
     assert core.on_message(replace(lost, last=40)) == []
+
+
+def survivor(position: int, sequence: int) -> Deliveries:
+    """Return the delivery of one publication of Ann."""
+    placed = origin_runs([(ANN, sequence)])
+    run = PublicationRun(PUBEND, (position,), (b"a",), b"\0", 1, (b"",), origins=placed)
+    return Deliveries(run, (1,))
+
+
+@pytest.mark.parametrize("unknown", [True, False], ids=["by its marker", "by its positions"])
+def test_a_gap_has_the_numbers_between_survivors_of_a_loss(unknown):
+    """Survivors in caches arrive before the gap that names the numbers of the loss."""
+    core = client()
+    marker = stream_marker(5, 1_000_000, 3, 4).source
+    core.on_message(Deliveries(ticks(0, 1), (1,)))
+    placed = ((ANN, 1, 3), (marker, 1, 1)) if unknown else ()
+    core.on_message(Gap((1,), PUBEND, 14, 39, "released" if unknown else STATE_LOST, placed))
+    core.on_message(survivor(40, 7))
+    core.on_message(survivor(44, 9))
+    core.on_message(Gap((1,), PUBEND, 45, 49, "released", ((marker, 1, 1),)))
+    core.on_message(survivor(50, 12))
+    (gaps,) = core.on_message(Gap((1,), PUBEND, 60, 60, STATE_LOST, ((ANN, 2, 20),)))
+    assert [(gap.source, gap.first, gap.last) for gap in gaps.gaps] == [
+        (ANN, 4 if unknown else 3, 6),
+        (ANN, 10, 11),
+        (ANN, 13, 20),
+    ]
+    assert core.on_message(Gap((1,), PUBEND, 61, 61, STATE_LOST, ((ANN, 2, 20),))) == []
+    core.on_message(survivor(62, 25))
+    (gaps,) = core.on_message(Gap((1,), PUBEND, 63, 63, STATE_LOST, ((ANN, 2, 26),)))
+    assert [(gap.first, gap.last) for gap in gaps.gaps][-1] == (26, 26)
+
+
+def test_ranges_of_a_source_are_bounded():
+    """The earliest are joined; the later ones are exact."""
+    ranges, run = SourceRanges(), survivor(1, 1).run
+    for number in range(10, 1000 * RANGE_LIMIT, 10):
+        own = PublicationRun(ANN, (number,), run.attribute_table, b"\0", 1, (b"",))
+        ranges.extend(1, PUBEND, own)
+        ranges.on_loss(1, PUBEND)
+    missing = ranges.add_gap(1, PUBEND, ANN, (1, number))
+    assert len(missing) == RANGE_LIMIT - 1
+    assert missing[-1] == (number - 9, number - 1)
+    assert ranges.add_gap(1, PUBEND, ANN, (1, number)) == []
 
 
 def test_a_gap_in_a_source_omits_delivered_publications():

@@ -212,11 +212,14 @@ def test_a_loss_excuses_nothing_of_a_subscription_that_was_requested_later(name:
 def test_a_client_that_moves_has_the_losses_of_its_earlier_broker() -> None:
     story = LossStory(home=HOME)
     story.oracle.homes["s."] = AWAY
-    story.oracle.on_subscribed("s.", 1, parse_predicate("true"), "s")
+    story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
     story.oracle.started("s.", 1)
     story.oracle.on_moved("s", "s.", whole=False)
     story.oracle.gap("s.", 1, SOURCE, 4, 5, STATE_LOST)
     assert story.oracle.in_gaps == {STATE_LOST: 2}
+    story.publish(6)
+    with pytest.raises(InvariantViolated, match="no broker has lost 6"):
+        story.oracle.gap("s.", 1, SOURCE, 6, 6, STATE_LOST)
 
 
 def test_a_subscription_that_its_broker_lost_has_to_start_again() -> None:

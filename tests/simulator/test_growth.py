@@ -10,6 +10,8 @@ from brokerd.protocols.delta_tree.checks.steps import KEPT
 from brokerd.protocols.delta_tree.home_subscriptions import WithholdingWindows
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partition_tags import Notifiers
+from brokerd.protocols.durable.checks import SIMULATED as DURABLE
+from brokerd.protocols.durable.filtering_subsystem import FilterLog
 from brokerd.protocols.gryphon.checks import SIMULATED as GRYPHON
 from brokerd.protocols.parts.clients.progress import WRITE_INTERVAL_NS
 from brokerd.simulator.checks.growth import LiveState, check_growth, sizes_of
@@ -158,3 +160,19 @@ def test_a_row_of_positions_grows_with_the_streams_and_only_with_these() -> None
     disk["restarted"]["s1-b3/1"] = [*streams, *streams]
     with pytest.raises(InvariantViolated, match="b3 keeps 512 in a row of restarted"):
         check_growth(broker, alive, GRYPHON.kept)
+
+
+def test_logs_of_matches_grow_with_subscriptions_and_streams_together() -> None:
+    """A loss marker in each stream matches all subscriptions."""
+    alive = LiveState(brokers=5, subscriptions=8, sources=4, clients=12, streams=17)
+    broker: Any = SimpleNamespace(name="b1", core=[], on_disk=dict)
+
+    def match_all(subscriptions: int) -> None:
+        broker.core = [FilterLog(f"matches.{stream}") for stream in range(80)]
+        for log in broker.core:
+            log.write([7], range(1, subscriptions + 1))
+        check_growth(broker, alive, DURABLE.kept)
+
+    match_all(8)
+    with pytest.raises(InvariantViolated, match="b1 keeps 1360 in FilterLog"):
+        match_all(17)

@@ -181,6 +181,7 @@ class DurableClients:
         for identity, hosted in self._hosted.items():
             # It may have ended between a commit and that.
             self._gryphon.effects += hosted.log.chop(self._registered.released(identity))
+            hosted.log.forget_absent(present)
         if stale:
             self._gryphon.emit(Commit(tuple(stale), None))
         for hosted in self._hosted.values():

@@ -413,10 +413,16 @@ class Durable:
         return Farewell(False, tuple(why for holds, why in reasons if holds), losses)
 
     def _lacks(self, identity: StreamId) -> bool:
-        """Return True if events of a stream are not acknowledged here and below."""
+        """Return True if events of a stream are not acknowledged here and below.
+
+        A moved subscription, or the subscription of a broker with a loss, may lack any event before
+        the first logged matches.
+        """
         stream, hosted = self.gryphon.streams.get(identity), self.hosted.get(identity)
         is_kept = bool(stream.knowledge.events.events) or bool(stream.subend.gaps)
-        return is_kept or (hosted is not None and bool(len(hosted.log)))
+        lanes = self.registered.lanes(identity)
+        is_unknown = any(lane.acknowledged < lane.matched_after for lane in lanes)
+        return is_kept or is_unknown or (hosted is not None and bool(len(hosted.log)))
 
     def _continue_without(self, broker: BrokerNumber) -> None:
         """Stop sending to a decommissioned broker, receiving from it, and retaining for it."""

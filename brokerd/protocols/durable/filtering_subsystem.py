@@ -14,7 +14,7 @@ import struct
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Container, Iterable, MutableMapping, Sequence
 from itertools import chain
 from typing import Final
 
@@ -264,6 +264,11 @@ class FilterLog:
         """Forget an ended subscription; it will not be read any more."""
         self._newest.pop(subscription, None)
         self._owed.pop(subscription, None)
+
+    def forget_absent(self, present: Container[int]) -> None:
+        """Forget ended subscriptions, which recovered records name; all others are present."""
+        for each in [each for each in (*self._newest, *self._owed) if each not in present]:
+            self.forget(each)
 
     def note_acknowledged(self, subscription: int, through: int) -> None:
         """Count the matches of a subscription through a tick no longer in `owed`."""

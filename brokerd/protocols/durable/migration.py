@@ -313,8 +313,9 @@ class Arrivals:
         if arrival is not None and holder is not None:
             self._request_holds(key, arrival, message.at, holder)
         elif key not in self._unbegun:
-            question = self._incarnation, self._stays
-            generation = message.generation
+            # The removal follows all arrivals so far, and none that is to come.
+            question, generation = (self._incarnation, self._stays), message.generation
+            self._stays += 1
             self._letters.send(Hold(message.at, self._broker, *key, generation, (), *question))
 
     def on_let_go(self, message: LetGo) -> None:

@@ -140,11 +140,10 @@ class Oracle:
         client: ClientId,
         number: int,
         predicate: Predicate,
-        predecessor: ClientId | None = None,
     ) -> None:
-        """Record a requested subscription; see SubscriptionLives for the predecessor."""
+        """Record a requested subscription; see SubscriptionLives."""
         log = self.arrivals.total_order.begin()
-        subscription = self.lives.begin(client, number, predicate, log, predecessor)
+        subscription = self.lives.begin(client, number, predicate, log)
         for publisher in self.register.publishers.values():
             stream = self.register.stream(subscription, publisher)
             for sequence, (blob, _) in enumerate(publisher.contents, 1):

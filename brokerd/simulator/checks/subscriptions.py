@@ -25,17 +25,16 @@ class SubscriptionLives:
         number: int,
         predicate: Predicate,
         log: int,
-        predecessor: ClientId | None = None,
     ) -> Subscription:
         """Return a requested subscription, without streams.
 
+        A client that moves requests its subscriptions again: an earlier loss may excuse what was
+        published until they start at the new broker, and nothing later.
+
         Args:
             log: its number among all subscriptions.
-            predecessor: the name of a moving client at its earlier broker.
         """
         subscription = Subscription(client, number, predicate, log, since=self._losses.count)
-        if predecessor is not None:
-            subscription.since = self._register.subscriptions[predecessor, number].since
         subscription.closed = self._gates.closed_of(client, number)
         before = self._register.before.pop((client, number), None)
         if before is not None and before.predicate == predicate:

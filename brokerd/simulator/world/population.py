@@ -157,7 +157,7 @@ class ClientPopulation:
             core = old.core.successor()
             new = self.add(name, broker, old.publishes, core)
             for number, predicate in core.subscriptions.predicates.items():
-                state.oracle.on_subscribed(name, number, predicate, old.name)
+                state.oracle.on_subscribed(name, number, predicate)
             self._requests[name] = self._requests.get(old.name, [])
             self.held[name] = None
             new.is_moving = True

@@ -5,7 +5,7 @@ from _pytest.outcomes import Failed
 
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.operator_acts import ACCEPT_LOSS, DECOMMISSION
-from brokerd.protocols.durable.messages import Decommissioned
+from brokerd.protocols.durable.messages import Decommissioned, Fetch
 from brokerd.protocols.interface import (
     BrokerDecommissioned,
     Commit,
@@ -111,6 +111,35 @@ def with_what_only_it_has() -> bool:
     return not any("s2" in each for each in story.cluster.membership.decommission("s1"))
 
 
+def with_what_a_moved_subscription_lacks() -> bool:
+    """Return True if a subscription keeps the only broker that has what it missed, and is whole.
+
+    Its former broker has released it, and its present broker has matched nothing for it.
+    """
+    story = DurableStory()
+    mover = story.subscriber("s2")
+    before = story.away(mover, "s2")
+    story.cluster.publish_run("s1", [(story.blob("a"), b"")] * 3)
+    story.cluster.run_for(3)
+    before.heal()
+    story.cluster.transfers.reattach(mover.client.name, "p1")
+    story.cluster.run_for(0.01)
+    link = story.away(mover, "p1")
+    story.cluster.broker("s1").kill()
+    story.cluster.broker("p1").restart()
+    story.cluster.run_for(3)
+    refusals = story.cluster.membership.decommission("s1")
+    if refusals != ["p1: publications of its pubends are not acknowledged here, in 1 streams"]:
+        return False
+    story.cluster.broker("s1").start()
+    link.heal()
+    story.settle(40)
+    story.cluster.broker("s1").kill()
+    story.cluster.run_for(3)
+    assert not story.cluster.membership.decommission("s1")
+    return len(mover.received) == 3
+
+
 STORIES = {
     "decommissioned-holds-back": a_dead_one_holds_nobody_up,
     "decommission-forgotten": known_after_restarts_of_all_others,
@@ -118,6 +147,7 @@ STORIES = {
     "decommissioned-before-all-is-held": moved_just_before,
     "decommissioned-broker-is-awaited": moved_just_before,
     "decommissioned-with-the-only-copy": with_what_only_it_has,
+    "decommissioned-before-unknown-matches": with_what_a_moved_subscription_lacks,
 }
 
 
@@ -126,6 +156,28 @@ def test_a_story_passes_without_its_named_bug_and_fails_with_it(name, told) -> N
     assert told()
     with plant([MUTANTS[name]]):
         assert fails(told)
+
+
+def test_a_neighbour_of_a_removed_broker_states_the_silence_of_its_pubends() -> None:
+    """No event since the position of the moved client matches."""
+    story = DurableStory()
+    mover = story.subscriber("p1", "kind = 'a'")
+    story.subscriber("s2")
+    story.cluster.publish_run("s1", [(story.blob("a"), b"")] * 3)
+    story.cluster.run_for(1)
+    link = story.away(mover, "p1")
+    story.cluster.publish_run("s1", [(story.blob("b"), b"")] * 3)
+    story.cluster.run_for(1)
+    story.cluster.broker("s1").kill()
+    story.cluster.run_for(3)
+    assert not story.cluster.membership.decommission("s1")
+    story.cluster.run_for(1)
+    story.quiet_since()
+    link.heal()
+    story.cluster.transfers.reattach(mover.client.name, "s2")
+    story.settle()
+    assert story.from_to("s2", "b1", Fetch)
+    assert len(mover.received) == 3
 
 
 def test_a_broker_that_was_down_learns_of_a_decommission_later() -> None:

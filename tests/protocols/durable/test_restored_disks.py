@@ -7,22 +7,25 @@ import pytest
 
 from brokerd.matching.index import MatchingIndex
 from brokerd.matching.memo import MatchMemo
+from brokerd.model.client_messages import Connect, Subscribe
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.losses import STATE_LOST
+from brokerd.model.predicate import EVERYTHING
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.protocols.durable.catchup_streams import CatchupStreams, CatchupWatch
 from brokerd.protocols.durable.filtering_subsystem import FilterLog
 from brokerd.protocols.durable.messages import Held, Hold, NothingFetched
 from brokerd.protocols.durable.state import DurableSubscription, Mode
-from brokerd.protocols.interface import MessageReceived, Send, SessionEstablished
+from brokerd.protocols.interface import Effect, MessageReceived, Send, SessionEstablished
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun
 from brokerd.wire.attributes import decode_attribute_table
-from tests.helpers.durable_cores import core_of, handle
+from tests.helpers.durable_cores import core_of, handle, relay
 from tests.helpers.gryphon_stories import cells
+from tests.helpers.stream_runs import STREAM
 
 PLAN = """
 simulation timed
@@ -275,6 +278,27 @@ def test_a_question_without_an_arrival_releases_the_hold() -> None:
     assert isinstance(effect, Send)
     assert isinstance(effect.message, Hold)
     assert (effect.message.behind, effect.message.generation) == ((), 3)
+
+
+def test_a_hold_follows_the_removal_that_an_earlier_question_caused() -> None:
+    """A pubend ignores requests of arrivals before a removal, of the same incarnation.
+
+    The client returns after the answer to the question of a pubend that had lost its own state.
+    """
+    core = relay()
+    released = requests_of(handle(core, MessageReceived(2, 12, Held(1, 2, "c", 1, 1, (), 0))))
+    handle(core, SessionEstablished("c", 20, 1))
+    handle(core, MessageReceived("c", 20, Connect(False, 1, 1, 0, ((1, ((STREAM, 5),)),))))
+    held = requests_of(handle(core, MessageReceived("c", 20, Subscribe(1, EVERYTHING))))
+    assert [each.behind for each in released] == [()]
+    assert {each.to for each in held} == {0, 2}
+    assert all(each.behind and each.stay > released[0].stay for each in held)
+
+
+def requests_of(effects: list[Effect]) -> list[Hold]:
+    """Return the requests for holds among the messages to neighbours."""
+    messages = [each.message for each in effects if isinstance(each, Send)]
+    return [each for each in messages if isinstance(each, Hold)]
 
 
 MOVED_AND_ENDED = """

@@ -9,6 +9,7 @@ import pytest
 
 from brokerd.model.client_messages import Connect, Deliveries, Gap, Subscribe
 from brokerd.model.predicate_text import parse_predicate
+from brokerd.protocols.durable.checks.steps import RECOUNTS
 from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, Events
 from brokerd.protocols.interface import (
@@ -20,6 +21,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
+from brokerd.simulator.checks.recounts import check_recounts
 from brokerd.simulator.named_bugs import bugs_of, mistaken_functions, plant
 from brokerd.units import SECOND_NS
 from tests.helpers.durable_cores import events, handle, relay
@@ -349,7 +351,22 @@ def first_behind_what_is_known() -> bool:
     return core.statistics()["released_us.0.0"] == 9
 
 
+def ended_before_a_restart() -> bool:
+    """Return True if a log names no ended subscription, although its records do."""
+    story = DurableStory()
+    away, other = story.subscriber("s1"), story.subscriber("s1")
+    story.away(away)
+    story.publish(3)
+    story.cluster.run_for(1)
+    other.client.unsubscribe(other.number)
+    story.cluster.run_for(1)
+    story.cluster.broker("s1").restart()
+    story.cluster.run_for(1)
+    return check_recounts("s1", story.core("s1"), RECOUNTS) > 0
+
+
 STORIES = (
+    ("ended-subscription-in-a-recovered-log", ended_before_a_restart, [()]),
     ("first-subscription-releases-nothing", first_behind_what_is_known, [()]),
     ("let-go-before-its-commit", told_again_before_its_commit, [()]),
     ("no-floor", given_again, [()]),

@@ -41,6 +41,8 @@ SIMULATED = SimulatedProtocol(
             "DurableSubscription.presented",
             "CommitCycle._changed",
             "Durable._hosted",
+            "FilterLog._newest",
+            "FilterLog._owed",
             "a row of subscriptions",
             "DurableClient.brought[]",
             "Release._below",

@@ -109,7 +109,9 @@ class DurableChecks(GryphonChecks):
     - policy in force: a changed policy of early release is durable before it is in force;
     - hold passed: no pubend releases events that it holds for a moved subscription (J13);
     - committed early: a commit is durable before its client is notified (J9);
-    - silence of others: only a pubend announces silence, and other brokers forward it;
+    - silence of others: only a pubend announces silence, and other brokers forward it; brokers with
+      a durable decommission state the silence of the removed pubends. A publication that a
+      subscription lacks from there is missing to the oracle;
     - the rules of feeding (J2, J7, J8, J12), see FeedingChecks; of logged matches (J5), see
       MatchChecks; of clients' positions (J9), see AcknowledgementChecks; of the rate of requests
       (J11), see QuestionChecks; of stored events (J14), see StoredChecks.
@@ -387,7 +389,9 @@ def _check_silence(broker: BrokerView, event: Event, answer: Fetched | NothingFe
     stream = answer.run.source if isinstance(answer, Fetched) else answer.stream
     ticks = len(answer.run) if isinstance(answer, Fetched) else 0
     is_passed_on = isinstance(event, MessageReceived) and type(event.message) in _ANSWERS
-    if stream.broker == broker.number or is_passed_on:
+    core = broker.core
+    assert isinstance(core, Durable), f"{core} is no core of durable"
+    if stream.broker == broker.number or is_passed_on or stream.broker in core._decommissioning:
         return
     if sum(end - start for start, end in answer.ranges) > ticks:
         subject = f"{broker.name} answers for {answer.ranges} of {tuple(stream)} by itself"

@@ -173,8 +173,26 @@ def _count_requests(window: CatchupWindow) -> dict[object, int]:
     return nonzero(found)
 
 
+def _log_subscriptions(core: Durable) -> list[int]:
+    """Return the subscriptions of all logs of matches, by their numbers there."""
+    logs = [hosted.log for hosted in core.hosted.values()]
+    return sorted({each for log in logs for each in (*log._owed, *log._newest)})
+
+
+def _present_log_subscriptions(core: Durable) -> list[int]:
+    """Return the subscriptions of all logs that have not ended."""
+    present = {local.identity for local in core.registered.present.values()}
+    return [each for each in _log_subscriptions(core) if each in present]
+
+
 RECOUNTS = (
     *(each for each in CORE if each.kind is not InFlightEvents),
+    Recount(
+        Durable,
+        "log_subscriptions",
+        _log_subscriptions,
+        lambda core, _: _present_log_subscriptions(core),
+    ),
     Recount(
         Lane,
         "out_events",
