@@ -236,6 +236,9 @@ class ProtocolDefinition:
         keeps_loss: the reason for which a broker that lost durable state cannot announce the
             loss, so that the operator cannot accept the loss; "" if it can. By default no broker
             can.
+        restores: whether a broker that lost durable state restores it from other brokers by itself.
+        check_parameters: raises ConfigError, naming `where`, if parameters and a topology of the
+            protocol's kind do not fit together.
         topology_parameters: names of parameters that the section of the topology's kind sets, in
             place of the section of parameters.
         chain_words: further words for drawn brokers whose joint failure is tolerated, and is not,
@@ -269,6 +272,12 @@ class ProtocolDefinition:
     check_decommission: Callable[[Topology, BrokerNumber, str], None] | None = None
     keeps_loss: Callable[[Topology, Any, BrokerNumber], str] = lambda topology, parameters, own: (
         "brokers of this protocol cannot announce what they lost"
+    )
+    restores: Callable[[Topology, Any, BrokerNumber], bool] = lambda topology, parameters, own: (
+        False
+    )
+    check_parameters: Callable[[Topology, Any, str], None] = lambda topology, parameters, where: (
+        None
     )
     topology_parameters: tuple[str, ...] = ()
     chain_words: tuple[()] | tuple[str, str] = ()

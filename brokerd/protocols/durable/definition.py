@@ -11,7 +11,14 @@ from brokerd.protocols.definition import (
 )
 from brokerd.protocols.durable.messages import KINDS, LOST
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.gryphon import KIND, LOG, Routes, hosts_clients
+from brokerd.protocols.gryphon import (
+    KIND,
+    Routes,
+    check_replicas,
+    hosts_clients,
+    logs_with,
+    restores_state,
+)
 from brokerd.protocols.parts.records import pack_positions, unpack_positions
 
 
@@ -80,7 +87,7 @@ DURABLE = ProtocolDefinition(
     ),
     gap_ages_ns=lambda parameters: parameters.gap_ages_ns,
     acknowledgement=lambda parameters: Acknowledgement.STORED,
-    logs=lambda parameters: (LOG,),
+    logs=logs_with,
     stream_logs=_stream_logs,
     bypasses_links=lambda parameters: False,
     hosts_clients=hosts_clients,
@@ -91,6 +98,8 @@ DURABLE = ProtocolDefinition(
         "subscription, and fetches missed publications."
     ),
     keeps_loss=_find_cause_to_keep_loss,
+    restores=restores_state,
+    check_parameters=check_replicas,
     core="brokerd.protocols.durable.core",
     check_decommission=_check_decommission,
     pack_positions=pack_positions,

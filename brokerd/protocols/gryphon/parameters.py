@@ -15,6 +15,7 @@ from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 _AT_LEAST_ONE: Final = (
     "pubends",
+    "replicas",
     "nack_window",
     "nack_repetition_ns",
     "nack_chunk_ns",
@@ -47,6 +48,10 @@ class GryphonParameters:
             expected wait for the next event; in total order only.
         silence_limit_ns: longest silence assigned in advance.
         pubends: number at each broker; a publisher stays at one pubend permanently.
+        replicas: number of disks with the state of a broker with clients: its own, and those of the
+            next linked brokers by number. A publication is acknowledged, and sent on, once a
+            majority of them has it. A broker whose disk is lost restores its state from the others.
+            1: its own disk alone.
         events_per_message: greatest number of events in a message between brokers; 0: no limit. The
             paper's is 1.
         gap_curiosity_ns: age of a gap at its first nack (GCT).
@@ -79,6 +84,7 @@ class GryphonParameters:
     silence_percent: int = 0
     silence_limit_ns: int = 200 * MILLISECOND_NS
     pubends: int = 4
+    replicas: int = 1
     events_per_message: int = 0
     gap_curiosity_ns: int = 200 * MILLISECOND_NS
     nack_repetition_ns: int = 600 * MILLISECOND_NS
