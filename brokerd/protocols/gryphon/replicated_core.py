@@ -60,6 +60,8 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 
 LINEAGES: Final = "lineages"
 """Key of the lineage of the state folder, and the one that the core has with it."""
+RESTORING: Final = "restoring"
+"""Key of the mark that the disk has a part of a restored state, in place of its older state."""
 _OFFSET: Final = "offset."
 """Key of the difference between the core's index of a record and the disk's, per log."""
 _OWN_TOKENS: Final = 1 << 40
@@ -273,7 +275,24 @@ class ReplicatedCore(CoreWrapper):
         }
         folder, of_core = rows.get(LINEAGES, (0, 0))
         lineage = of_core if folder == event.lineage else event.lineage
-        self._begin(event.recovered, self._core_logs(), lineage, recovering=event.recovering)
+        recovered, logs = event.recovered, self._core_logs()
+        if RESTORING in rows:  # the operator accepts the loss, since too few replicas have answered
+            recovered = {}
+            logs = {name: LogEnds(ends.first, ends.first) for name, ends in logs.items()}
+            self._effects += self._clear()
+        self._begin(recovered, logs, lineage, recovering=event.recovering)
+
+    def _clear(self) -> list[Effect]:
+        """Return the removal of the part of a restored state."""
+        tables, known = self.core.persistent.tables, self._started.recovered
+        changes = [Change(table, key, None) for table in tables for key in known.get(table, {})]
+        changes.append(Change(REPLICATION, RESTORING, None))
+        return [Commit(tuple(changes), None), *self._truncate()]
+
+    def _truncate(self) -> list[Effect]:
+        """Return the removal of all records of the core that the disk had at the start."""
+        logs = self._started.logs.items()
+        return [Truncate(name, ends.first) for name, ends in logs if name != COPIES]
 
     def _core_logs(self) -> dict[str, LogEnds]:
         """Return the ends of the core's logs at the start, as the core counts them."""
@@ -495,10 +514,15 @@ class ReplicatedCore(CoreWrapper):
         source = self.restoration.source
         if chosen is None or source is None:
             return
-        for name, ends in self._started.logs.items():
-            if name != COPIES:
-                self._effects.append(Truncate(name, ends.first))
-        self._send(source, CopyRequest(chosen.term))
+        action = partial(self._request, source, self._sessions[source], chosen.term)
+        change = Change(REPLICATION, RESTORING, True)
+        self._effects.append(Commit((change,), self._when(action)))
+
+    def _request(self, source: BrokerNumber, session: _Session, term: int) -> None:
+        """Request a copy, once the disk states that it has a part of one."""
+        if self._sessions.get(source) == session:
+            self._effects += self._truncate()
+            self._send(source, CopyRequest(term))
 
     def _on_restored(self, peer: BrokerNumber, message: CopyWrites) -> None:
         """Take a part of the lost state."""
@@ -527,6 +551,7 @@ class ReplicatedCore(CoreWrapper):
             if (table, key) not in restoration.rows
         ]
         changes += [Change(*place, value) for place, value in restoration.rows.items()]
+        changes.append(Change(REPLICATION, RESTORING, None))
         changes.append(Change(REPLICATION, LINEAGES, [event.lineage, restoration.lineage]))
         for name, ends in event.logs.items():
             if name != COPIES:

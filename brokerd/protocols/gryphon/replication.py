@@ -23,7 +23,13 @@ from typing import Any, Final, NamedTuple
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.definition import COPIES
-from brokerd.protocols.gryphon.messages import CopyEnds, CopyState, CopyStored, CopyWrite, CopyWrites
+from brokerd.protocols.gryphon.messages import (
+    CopyEnds,
+    CopyState,
+    CopyStored,
+    CopyWrite,
+    CopyWrites,
+)
 from brokerd.protocols.interface import Change, Chop, Effect, LogEnds, LogRecord, Read
 
 REPLICATION: Final = "replication"
@@ -425,7 +431,9 @@ class Copies:
             raise RemoteProtocolError(owner, f"writes of kinds {kinds} in a whole copy")
         _check_order(owner, copy, message.writes)
 
-    def on_writes(self, owner: BrokerNumber, message: CopyWrites) -> tuple[list[LogRecord], CopyAck]:
+    def on_writes(
+        self, owner: BrokerNumber, message: CopyWrites
+    ) -> tuple[list[LogRecord], CopyAck]:
         """Take writes; return the entries to append, and the acknowledgement once they are durable.
 
         `check` has passed. The owner receives the acknowledgement if it waits.
@@ -436,9 +444,7 @@ class Copies:
             place = self._next + len(entries)
             if staged is None and write.kind != WriteKind.BEGIN:
                 present = self.whole[owner]
-                entry = _pack_entry(
-                    _EntryKind.LIVE, owner, message.term, message.position, write
-                )
+                entry = _pack_entry(_EntryKind.LIVE, owner, message.term, message.position, write)
                 entries.append(entry)
                 present.live_bytes += sum(map(len, entry))
                 present.apply(write, place)
@@ -628,4 +634,3 @@ def rows_write(changes: Sequence[Change]) -> CopyWrite:
     """Return changes of rows as a write."""
     rows = tuple([pack_row(each.table, each.key, each.value) for each in changes])
     return CopyWrite(WriteKind.ROWS, "", 0, 0, rows)
-

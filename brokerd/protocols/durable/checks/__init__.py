@@ -71,4 +71,5 @@ SIMULATED = SimulatedProtocol(
     make_checks=DurableChecks,
     recounts=RECOUNTS,
     make_planning=DurablePlanning,
+    can_restore=CORE.can_restore,
 )
