@@ -657,6 +657,12 @@ class CoreWrapper(ABC):
     def session_with(self, peer: BrokerNumber) -> int:
         """Return the number of the core's session with a broker; 0 without a session."""
 
+    def farewell(self, broker: BrokerNumber) -> Farewell:
+        """See DecommissioningProtocol; of a core that is one."""
+        core: Any = self.core
+        protocol: DecommissioningProtocol = core
+        return protocol.farewell(broker)
+
 
 def protocol_of(core: DeliveryProtocol) -> DeliveryProtocol:
     """Return the core inside a wrapper, or the core itself."""

@@ -23,6 +23,7 @@ from brokerd.protocols.interface import (
     RetainedStream,
     StreamRetention,
     SubscriptionState,
+    protocol_of,
 )
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import Handler
@@ -276,7 +277,7 @@ class Commands:
         return self._listing_core().list_subscriptions(clock_ns())
 
     def _listing_core(self) -> ListingProtocol:
-        core = self._core
+        core = protocol_of(self._core)
         if not isinstance(core, ListingProtocol):
             subject = f"{self._own.protocol} keeps no list; durable does"
             raise ControlError("user", subject)
@@ -352,11 +353,10 @@ class Commands:
 
     def _list_changed_retention(self) -> list[StreamRetention]:
         """Return the policies that are not the topology's, for the log of a run."""
-        if not isinstance(self._core, ListingProtocol):
+        core = protocol_of(self._core)
+        if not isinstance(core, ListingProtocol):
             return []
-        return [
-            each for each in self._core.list_retention(clock_ns()) if each.policy != each.default
-        ]
+        return [each for each in core.list_retention(clock_ns()) if each.policy != each.default]
 
     async def _end_run(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)

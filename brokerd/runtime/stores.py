@@ -60,17 +60,24 @@ class Stores:
 
     Args:
         logs: the names of its logs.
-        keeps_loss: see ProtocolDefinition.
+        keeps_loss, restores: see ProtocolDefinition.
 
     Attributes:
         volume: volume of the logs, once begun; None without logs.
         ends: ends of the logs at the start.
         ledger: ledger of the folder, once begun.
         accepted_loss: the loss that this start accepts, for the event log; None if no loss is.
+        lost: the cause of the loss that this start has to make good from other brokers; "": none.
     """
 
     def __init__(
-        self, config: BrokerConfig, folder: Path, logs: tuple[str, ...], keeps_loss: str = ""
+        self,
+        config: BrokerConfig,
+        folder: Path,
+        logs: tuple[str, ...],
+        keeps_loss: str = "",
+        *,
+        restores: bool = False,
     ) -> None:
         self._config = config
         self._logs = logs
@@ -81,6 +88,8 @@ class Stores:
         self.ends: Mapping[str, LogEnds] = {}
         self.ledger: StateLedger
         self.accepted_loss: Mapping[str, Any] | None = None
+        self.restores = restores
+        self.lost = ""
 
     @property
     def meta(self) -> MetaStore:
@@ -146,7 +155,8 @@ class Stores:
         if lineage:
             if self.volume is not None:
                 self.volume.accept_end()
-            forget_loss(folder)
+            if not self.lost:
+                forget_loss(folder)
         return beginning
 
     def _check_loss(self, *, recovering: bool) -> RecordedLoss | None:
@@ -163,9 +173,14 @@ class Stores:
             record_loss(folder, starts[-1][1] if starts else b"", cause)
             found = read_loss(folder)
         if config.accept_loss is None:
-            if found.must_end:
+            if not found.must_end:
+                return None
+            if not self.restores:
                 raise StateLost(loss_text(config, found.cause, self.keeps_loss))
-            return None
+            # Valid for every later start, until the state is restored.
+            record_loss(folder, b"", found.cause, found.incarnation)
+            self.lost = found.cause
+            return found
         if found.cause and self.keeps_loss:
             raise StateLost(loss_text(config, found.cause, self.keeps_loss))
         if not found.cause:
@@ -217,6 +232,11 @@ class Stores:
             f"{broker}: the loss of its state ({loss.cause}) is not accepted: {why}. Use "
             f"`pubsubctl deploy TOPOLOGY --accept-loss {broker}` from the account that deployed"
         )
+
+    def end_restoration(self) -> None:
+        """Forget the loss that other brokers have made good."""
+        self.lost = ""
+        forget_loss(self._folder)
 
     def count_writes(self) -> None:
         """Update the ledger to the present durable writes."""

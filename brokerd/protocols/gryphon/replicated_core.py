@@ -31,6 +31,7 @@ from brokerd.protocols.gryphon.state import PersistentState
 from brokerd.protocols.interface import (
     STATE_RESTORED,
     Append,
+    BrokerDecommissioned,
     Change,
     Chop,
     CloseSession,
@@ -41,6 +42,7 @@ from brokerd.protocols.interface import (
     DeliveryProtocol,
     Effect,
     Event,
+    Farewell,
     Instant,
     LogEnds,
     MessageReceived,
@@ -142,6 +144,7 @@ class ReplicatedCore(CoreWrapper):
             Persisted: self._on_persisted,
             RecordsRead: self._on_records,
             DeadlineReached: self._on_deadline,
+            BrokerDecommissioned: self._on_decommissioned,
         }
         self._messages: dict[type, Callable[[BrokerNumber, Any], None]] = {
             CopyState: self._on_state,
@@ -207,6 +210,13 @@ class ReplicatedCore(CoreWrapper):
         """See CoreWrapper."""
         found = self._sessions.get(peer)
         return found.number if found is not None else 0
+
+    def farewell(self, broker: BrokerNumber) -> Farewell:
+        """See DecommissioningProtocol: a broker keeps its replicas."""
+        found = super().farewell(broker)
+        if found.is_known or self.state is None or broker not in self.state.brokers:
+            return found
+        return replace(found, refusals=(*found.refusals, "it is a replica of this broker's state"))
 
     # ------------------------------------------------------------ the core
 
@@ -384,6 +394,12 @@ class ReplicatedCore(CoreWrapper):
         due = self.core.next_deadline()
         if due is not None and due <= self._now_ns:
             self._step(event)
+
+    def _on_decommissioned(self, event: BrokerDecommissioned) -> None:
+        if entries := self.copies.drop(event.broker):
+            self._effects.append(Append(COPIES, tuple(entries), None))
+            self._effects += self.copies.release()
+        self._step(event)
 
     # ------------------------------------------------------------ messages
 

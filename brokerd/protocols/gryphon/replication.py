@@ -128,6 +128,7 @@ class _EntryKind(IntEnum):
     SNAPSHOT = 0
     LIVE = 1
     STAGED = 2
+    DROPPED = 3
 
 
 _HEAD: Final = struct.Struct(">BQQQB")
@@ -305,6 +306,8 @@ def replay_entry(copies: dict[BrokerNumber, StateCopy], place: int, entry: bytes
     if kind == _EntryKind.SNAPSHOT:
         copies[owner] = StateCopy.of_snapshot(term, position, write, place)
         return
+    if kind == _EntryKind.DROPPED:
+        copies.pop(owner, None)
     copy = copies.get(owner)
     if kind == _EntryKind.LIVE and copy is not None and copy.term == term:
         copy.apply(write, place)
@@ -495,6 +498,16 @@ class Copies:
     def _snapshot(self, owner: BrokerNumber, copy: StateCopy, place: int) -> LogRecord:
         write = copy.snapshot(place)
         return _pack_entry(_EntryKind.SNAPSHOT, owner, copy.term, copy.position, write)
+
+    def drop(self, owner: BrokerNumber) -> list[LogRecord]:
+        """Drop the copy of a broker that was decommissioned; return the entry to append."""
+        self._staged.pop(owner, None)
+        copy = self.whole.pop(owner, None)
+        if copy is None:
+            return []
+        self._next += 1
+        write = CopyWrite(WriteKind.BEGIN, "", 0, 0, ())
+        return [_pack_entry(_EntryKind.DROPPED, owner, copy.term, copy.position, write)]
 
     def release(self) -> list[Effect]:
         """Return the release of entries that no copy needs."""

@@ -73,8 +73,13 @@ SIMULATED = SimulatedProtocol(
             "Durability._when_durable",
             "Outlet.sent",
             "Outlet.parked",
+            "ReplicatedState._written",
+            "ReplicatedState._tokens",
         ),
         paired=(
+            "StateCopy.logs",
+            "ReplicatedState._ends",
+            "ReplicatedState._begun",
             "OwnSubscription.acknowledged",
             "OwnSubscription.begins_after",
             "Streams._streams",
@@ -85,7 +90,12 @@ SIMULATED = SimulatedProtocol(
             "released",
         ),
         positions=("a row of restarted", "a row of subscriber_progress"),
-        bounded=("ChangeRoutes.owed[][]",),
+        bounded=(
+            "ChangeRoutes.owed[][]",
+            "StateCopy.rows",
+            "LogCopy.spans",
+            "ReplicatedState._rows",
+        ),
     ),
     limits=(
         Limit("brokerd.protocols.gryphon.pubend", "_LOGGED_RECORDS", (1, 8)),

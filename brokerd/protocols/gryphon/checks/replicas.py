@@ -42,7 +42,8 @@ def can_restore(
     near = cells_of(topology).surroundings(broker)
     replicas = [brokers[each] for each in replicas_of(broker, near, parameters.replicas)]
     whole = [each for each in replicas if _has_copy(each, broker)]
-    return len(whole) >= parameters.replicas - majority_of(parameters.replicas) + 1
+    needed: int = parameters.replicas - majority_of(parameters.replicas) + 1
+    return len(whole) >= needed
 
 
 def _has_copy(replica: DiskHolder, owner: BrokerNumber) -> bool:
