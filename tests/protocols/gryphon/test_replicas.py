@@ -1,0 +1,268 @@
+"""Brokers with replicas: lost disks and older copies at every place, and nothing lost."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import pytest
+
+from brokerd.errors import ConfigError, RemoteProtocolError
+from brokerd.protocols.gryphon.checks.planning import tree_of_cells
+from brokerd.protocols.gryphon.definition import check_replicas
+from brokerd.protocols.gryphon.messages import CopyState, CopyStored, CopyWrite, CopyWrites
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.replicated_core import ReplicatedCore
+from brokerd.protocols.gryphon.replication import Copies, WriteKind, pack_row, replicas_of, unpack_row
+from brokerd.protocols.interface import STATE_RESTORED
+from brokerd.simulator.checks.violations import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, plant
+from brokerd.simulator.world.handles import BrokerHandle, PublicationHandle, Subscription
+from brokerd.sessions.messages import StateMark
+from tests.helpers.gryphon_stories import Story
+
+MUTANTS = bugs_of("gryphon")
+TOPOLOGY: Final = tree_of_cells(
+    ("p1", "b1", "b2", "s1"), [("p1", "cell"), ("cell", "s1")], {"cell": ["b1", "b2"]}
+)
+
+
+class ReplicaStory(Story):
+    """A publishers' broker with the replicas b1 and b2, and a subscribers' broker behind them."""
+
+    def __init__(self, replicas: int = 3, **parameters: Any) -> None:
+        super().__init__(topology=TOPOLOGY, replicas=replicas, pubends=1, **parameters)
+        self.subscriber: Subscription = self.cluster.subscribe("s1")
+        self.sent: list[PublicationHandle] = []
+        self.cluster.run_until_quiet()
+
+    def broker(self, name: str) -> BrokerHandle:
+        return self.cluster.broker(name)
+
+    def send(self, count: int = 3) -> None:
+        """Publish some publications, one after another."""
+        self.sent += self.publish(count, pause_s=0.02)
+
+    def kill(self, *names: str, kept: int | None = None) -> dict[str, StateMark | None]:
+        """Kill brokers; return the marks of their states that neighbours have."""
+        marks = {name: self.broker(name).broker.witnessed_mark() for name in names}
+        for name in names:
+            self.broker(name).broker.kill(kept)
+        return marks
+
+    def lose_disk(self, name: str, copy: tuple[Any, ...] | None = None) -> None:
+        """Kill a broker, and start it on an empty disk or on an older copy."""
+        (mark,) = self.kill(name).values()
+        self.broker(name).restore(copy, mark)
+
+    def core(self, name: str) -> ReplicatedCore:
+        core = self.broker(name).broker.core
+        assert isinstance(core, ReplicatedCore)
+        return core
+
+    def restorations(self, name: str = "p1") -> int:
+        """Return how often a broker has restored its state."""
+        recorded = self.broker(name).broker.recorded
+        return sum(event == STATE_RESTORED for event, _ in recorded)
+
+    def unacknowledged(self) -> int:
+        """Return the number of publications that p1 has not acknowledged."""
+        return len(self.cluster.clients[self.sent[0].client].core.outgoing)
+
+    def check(self, restorations: int = 1) -> None:
+        """Check that everything was delivered once, in order and without a gap."""
+        self.settle()
+        assert self.subscriber.received == self.sent
+        assert self.unacknowledged() == 0
+        assert self.restorations() == restorations
+        assert self.cluster.restoration.accepted == 0
+
+
+def undelivered(**parameters: Any) -> ReplicaStory:
+    """Return a story with acknowledged publications that only p1 and its replicas have."""
+    story = ReplicaStory(**parameters)
+    story.send()
+    story.kill("s1")
+    story.send()
+    story.cluster.run_for(1)
+    assert story.unacknowledged() == 0
+    return story
+
+
+# ---------------------------------------------------------------- stories of lost state
+
+
+def lost_disk() -> None:
+    """The disk of p1 is lost with acknowledged publications that nobody else has in memory."""
+    story = undelivered()
+    marks = story.kill("p1", "b1", "b2")
+    story.broker("b1").start()
+    story.broker("b2").start()
+    story.broker("p1").restore(None, marks["p1"])
+    story.broker("s1").start()
+    story.send()
+    story.check()
+
+
+def older_copy() -> None:
+    """P1 starts on a copy of its disk that is older than acknowledged publications."""
+    story = ReplicaStory()
+    story.send()
+    copy = story.broker("p1").copy(is_empty=False)
+    story.kill("s1")
+    story.send()
+    story.cluster.run_for(1)
+    story.lose_disk("p1", copy)
+    story.broker("s1").start()
+    story.send()
+    story.check()
+
+
+def released_publications() -> None:
+    """A publisher sends publications again that p1 had released before its disk was lost."""
+    story = ReplicaStory()
+    story.send()
+    client = story.cluster.link(story.sent[0].client, "p1")
+    client.blackhole("in")
+    story.send()
+    story.cluster.run_for(20)
+    assert story.unacknowledged() == 3
+    story.lose_disk("p1")
+    client.heal()
+    story.send()
+    story.check()
+
+
+def replica_between_receipt_and_disk() -> None:
+    """A replica crashes with writes that are not on its disk, and p1 loses its own disk."""
+    story = undelivered()
+    story.sent.append(story.cluster.publish("p1", kind="a"))
+    story.cluster.run_for(0.0035)
+    marks = story.kill("p1", "b1", kept=0)
+    story.broker("b1").start()
+    story.broker("p1").restore(None, marks["p1"])
+    story.broker("s1").start()
+    story.check()
+
+
+def own_disk_before_replicas() -> None:
+    """P1 crashes with publications on its own disk alone, which were not acknowledged."""
+    story = ReplicaStory()
+    story.kill("b1", "b2")
+    story.send()
+    story.cluster.run_for(1)
+    assert story.unacknowledged() == 3
+    story.kill("p1")
+    for name in ("b1", "b2", "p1"):
+        story.broker(name).start()
+    story.check(restorations=0)
+
+
+def one_replica_has_it() -> None:
+    """One of two replicas has the last publications; p1 waits for both, and takes the longer."""
+    story = ReplicaStory()
+    story.send()
+    story.kill("b1", "s1")
+    story.send()
+    story.cluster.run_for(1)
+    assert story.unacknowledged() == 0
+    marks = story.kill("p1", "b2")
+    story.broker("b1").start()
+    story.broker("p1").restore(None, marks["p1"])
+    story.cluster.run_for(5)
+    status = story.broker("p1").status()
+    assert status.state == "recovering"
+    assert "1 of the 2 replicas" in status.idle_reasons[0]
+    story.broker("b2").start()
+    story.broker("s1").start()
+    story.check()
+
+
+def second_loss() -> None:
+    """P1 loses its disk again and again, and once while its copy is on its way."""
+    story = undelivered()
+    for _ in range(2):
+        story.lose_disk("p1")
+        story.send(1)
+        story.cluster.run_for(3)
+    story.lose_disk("p1")
+    story.wait_for(lambda: story.core("p1").restoration is not None)
+    story.cluster.run_for(0.006)
+    story.lose_disk("p1")
+    story.broker("s1").start()
+    story.check(restorations=3)
+
+
+def replica_that_lost_its_disk() -> None:
+    """A replica without its disk is filled again before it counts; then p1 loses its disk."""
+    story = undelivered()
+    story.kill("b2")
+    (mark,) = story.kill("b1").values()
+    story.cluster.restoration._accept(_emptied(story, "b1"))  # noqa: SLF001
+    del mark
+    story.send(1)
+    story.cluster.run_for(3)
+    assert story.unacknowledged() == 0
+    marks = story.kill("p1")
+    story.broker("b2").start()
+    story.broker("p1").restore(None, marks["p1"])
+    story.broker("s1").start()
+    story.settle()
+    assert story.subscriber.received == story.sent
+    assert story.restorations() == 1
+
+
+def _emptied(story: ReplicaStory, name: str) -> Any:
+    broker = story.broker(name).broker
+    broker.disk.put_back(None)
+    return broker
+
+
+def restarted_owner() -> None:
+    """P1 restarts without a loss; replicas receive the records that they lack, and no others."""
+    story = undelivered()
+    story.quiet_since()
+    story.broker("p1").restart()
+    story.cluster.run_for(2)
+    filled = story.from_to("p1", "b1", CopyWrites)
+    kinds = [write.kind for each in filled if each.position == 0 for write in each.writes]
+    assert kinds == [WriteKind.BEGIN, WriteKind.KEEP]
+    story.lose_disk("p1")
+    story.broker("s1").start()
+    story.check()
+
+
+def no_majority() -> None:
+    """Without a majority of disks nothing is acknowledged, and nothing leaves p1."""
+    story = ReplicaStory()
+    story.send()
+    story.settle()
+    story.kill("b1", "b2")
+    story.send()
+    story.cluster.run_for(5)
+    assert story.unacknowledged() == 3
+    status = story.broker("p1").status()
+    assert "1 disks have a whole copy" in " ".join(status.idle_reasons)
+    story.broker("b2").start()
+    story.cluster.run_for(3)
+    assert story.unacknowledged() == 0
+    story.broker("b1").start()
+    story.check(restorations=0)
+
+
+STORIES: Final[tuple[Callable[[], None], ...]] = (
+    lost_disk,
+    older_copy,
+    released_publications,
+    replica_between_receipt_and_disk,
+    own_disk_before_replicas,
+    one_replica_has_it,
+    second_loss,
+    replica_that_lost_its_disk,
+    restarted_owner,
+    no_majority,
+)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_nothing_is_lost_while_a_majority_of_disks_survives(story: Callable[[], None]) -> None:
+    story()
