@@ -1,6 +1,6 @@
 """Brokers with replicas: lost disks and older copies at every place, and nothing lost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.handles import BrokerHandle, PublicationHandle, Subscription
 from brokerd.sessions.messages import StateMark
+from brokerd.units import MILLISECOND_NS
 from tests.helpers.gryphon_stories import Story
 
 MUTANTS = bugs_of("gryphon")
@@ -80,7 +81,7 @@ class ReplicaStory(Story):
 def undelivered(**parameters: Any) -> ReplicaStory:
     """Return a story with acknowledged publications that only p1 and its replicas have."""
     story = ReplicaStory(**parameters)
-    story.send()
+    story.send(12)  # some of them are released
     story.kill("s1")
     story.send()
     story.cluster.run_for(1)
@@ -133,12 +134,15 @@ def released_publications() -> None:
 
 
 def replica_between_receipt_and_disk() -> None:
-    """A replica crashes with writes that are not on its disk, and p1 loses its own disk."""
+    """A replica crashes with writes that are not on its slow disk, and p1 loses its own disk."""
     story = undelivered()
+    story.kill("b2")
+    story.broker("b1").broker.disk._delay_ns = 50 * MILLISECOND_NS
     story.sent.append(story.cluster.publish("p1", kind="a"))
-    story.cluster.run_for(0.0035)
+    story.cluster.run_for(0.02)
     marks = story.kill("p1", "b1", kept=0)
     story.broker("b1").start()
+    story.broker("b2").start()
     story.broker("p1").restore(None, marks["p1"])
     story.broker("s1").start()
     story.check()
@@ -195,10 +199,8 @@ def second_loss() -> None:
 def replica_that_lost_its_disk() -> None:
     """A replica without its disk is filled again before it counts; then p1 loses its disk."""
     story = undelivered()
-    story.kill("b2")
-    (mark,) = story.kill("b1").values()
-    story.cluster.restoration._accept(_emptied(story, "b1"))  # noqa: SLF001
-    del mark
+    story.kill("b1", "b2")
+    story.broker("b1").put_back(None)
     story.send(1)
     story.cluster.run_for(3)
     assert story.unacknowledged() == 0
@@ -206,15 +208,55 @@ def replica_that_lost_its_disk() -> None:
     story.broker("b2").start()
     story.broker("p1").restore(None, marks["p1"])
     story.broker("s1").start()
+    story.check()
+
+
+def _lose_majority(*, is_empty: bool) -> None:
+    """P1 and one replica lose what they alone had: p1 waits, and the operator accepts the loss.
+
+    Args:
+        is_empty: the replica has an empty disk, not an older copy.
+    """
+    story = ReplicaStory()
+    story.send()
+    copy = story.broker("b1").copy(is_empty=is_empty)
+    story.kill("b2", "s1")
+    story.send()
+    story.cluster.run_for(1)
+    assert story.unacknowledged() == 0
+    story.kill("p1", "b1")
+    story.broker("b2").start()
+    story.broker("b1").put_back(copy)
+    owner = story.broker("p1").broker
+    owner.disk.put_back(None)
+    owner.restore_state()
+    story.cluster.run_for(5)
+    assert story.restorations() == 0
+    assert story.broker("p1").status().state == "recovering"
+    story.kill("p1")
+    story.broker("p1").put_back(None)
+    story.broker("s1").start()
     story.settle()
-    assert story.subscriber.received == story.sent
-    assert story.restorations() == 1
+    assert story.broker("p1").status().state == "running"
 
 
-def _emptied(story: ReplicaStory, name: str) -> Any:
-    broker = story.broker(name).broker
-    broker.disk.put_back(None)
-    return broker
+def other_record_at_the_same_place() -> None:
+    """A replica has a record that p1 lost before it was acknowledged, and p1 wrote another."""
+    story = undelivered()
+    story.sent.append(story.cluster.publish("p1", kind="a"))
+    story.cluster.run_for(0.0025)
+    story.kill("p1", kept=0)
+    story.cluster.run_for(0.02)
+    story.kill("b1")
+    story.sent.append(story.cluster.publish("p1", kind="a"))
+    story.broker("p1").start()
+    story.cluster.run_for(3)
+    assert story.unacknowledged() == 0
+    story.broker("b1").start()
+    story.cluster.run_for(3)
+    story.lose_disk("p1")
+    story.broker("s1").start()
+    story.check()
 
 
 def restarted_owner() -> None:
@@ -249,20 +291,52 @@ def no_majority() -> None:
     story.check(restorations=0)
 
 
-STORIES: Final[tuple[Callable[[], None], ...]] = (
-    lost_disk,
-    older_copy,
-    released_publications,
-    replica_between_receipt_and_disk,
-    own_disk_before_replicas,
-    one_replica_has_it,
-    second_loss,
-    replica_that_lost_its_disk,
-    restarted_owner,
-    no_majority,
+STORIES: Final[Mapping[str, tuple[Callable[[], None], tuple[str, ...]]]] = {
+    "lost disk": (
+        lost_disk,
+        ("replica-releases-all-records", "restored-records-keep-disk-indices"),
+    ),
+    "older copy": (older_copy, ()),
+    "released publications": (released_publications, ("restored-sources-begin-again",)),
+    "replica before its disk": (
+        replica_between_receipt_and_disk,
+        ("replica-answers-before-its-disk",),
+    ),
+    "own disk before replicas": (own_disk_before_replicas, ("writes-await-no-majority",)),
+    "one replica has it": (
+        one_replica_has_it,
+        ("too-few-answers-restore", "shortest-copy-is-restored"),
+    ),
+    "second loss": (second_loss, ()),
+    "replica that lost its disk": (
+        replica_that_lost_its_disk,
+        ("copies-are-chopped-at-their-snapshot",),
+    ),
+    "majority lost, empty replica": (
+        partial(_lose_majority, is_empty=True),
+        ("empty-replica-answers",),
+    ),
+    "majority lost, older replica": (
+        partial(_lose_majority, is_empty=False),
+        ("copies-outlive-a-lost-disk",),
+    ),
+    "other record": (other_record_at_the_same_place, ("unacknowledged-records-stay",)),
+    "restarted owner": (restarted_owner, ()),
+    "no majority": (no_majority, ("own-disk-counts-twice",)),
+}
+"""The stories, each with the named bugs that it finds."""
+
+BUGS: Final = tuple(bug for _, bugs in STORIES.values() for bug in bugs)
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_nothing_is_lost_while_a_majority_of_disks_survives(name: str) -> None:
+    STORIES[name][0]()
+
+
+@pytest.mark.parametrize(
+    ("name", "bug"), [(name, bug) for name, (_, bugs) in STORIES.items() for bug in bugs]
 )
-
-
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_nothing_is_lost_while_a_majority_of_disks_survives(story: Callable[[], None]) -> None:
-    story()
+def test_a_story_finds_the_mistake_in_replication(name: str, bug: str) -> None:
+    with plant([MUTANTS[bug]]), pytest.raises((AssertionError, InvariantViolated, KeyError)):
+        STORIES[name][0]()

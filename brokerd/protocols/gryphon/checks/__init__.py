@@ -33,6 +33,10 @@ class GryphonReach(Reach):
             return self._is_whole(home)
         return self._writes(home) and super().starts(home)
 
+    def ends(self, home: BrokerNumber) -> bool:
+        """See Reach: the end of a subscription is durable first."""
+        return self._writes(home)
+
     def drains(self, home: BrokerNumber) -> bool:
         """See Reach: a client that moves is owed publications of all pubends."""
         return self._is_whole(home)
