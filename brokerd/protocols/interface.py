@@ -370,6 +370,8 @@ LOSS_PROVED: Final = "loss_proved"
 """Event of a Record: a client proved a loss of durable state, which the operator may accept."""
 STATE_RESTORED: Final = "state_restored"
 """Event of a Record: a core has restored lost state from other brokers, and serves from now on."""
+STATE_RESTORING: Final = "state_restoring"
+"""Event of a broker that started to restore lost state from other brokers."""
 LOSS_ACCEPTED: Final = "loss_accepted"
 """Event of a broker that started by an operator's act although it lost durable state."""
 

@@ -16,6 +16,7 @@ from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.interface import (
     LOSS_ACCEPTED,
+    STATE_RESTORING,
     CoreStatus,
     DeliveryProtocol,
     Farewell,
@@ -63,6 +64,7 @@ class Commands:
             reports "recovering", and `drain` waits.
         reload_topology: reads the topology file again, by a signed act; returns its content.
         loss: cause of a loss of state that a client has proved; "" if there is none.
+        lost: the cause of the loss that this broker makes good from other brokers; "": none.
         accepted_loss: the loss that an operator's act accepted at the start of this broker. The
             event log of every run repeats the act, because gaps of the run may be due to the loss.
         reload_certificate: reads the certificate again; returns its SHA-256.
@@ -93,6 +95,7 @@ class Commands:
         self.is_started = False
         self.loss = ""
         self.accepted_loss: Mapping[str, Any] | None = None
+        self.lost = ""
         self.parameters: Mapping[str, Any] = {}
         self._config = config
         self._core = core
@@ -343,6 +346,8 @@ class Commands:
         self._log.record("run_begun", begun)
         if self.accepted_loss is not None:
             self._log.record(LOSS_ACCEPTED, self.accepted_loss)
+        if self.lost:
+            self._log.record(STATE_RESTORING, {"cause": self.lost})
         for each in self._list_changed_retention():
             self._log.record(each.record.event, each.record.details)
         return {

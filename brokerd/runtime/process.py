@@ -28,6 +28,7 @@ from brokerd.protocols.interface import (
     LOSS_ACCEPTED,
     LOSS_PROVED,
     STATE_RESTORED,
+    STATE_RESTORING,
     BrokerDecommissioned,
     DecommissioningProtocol,
     DeliveryProtocol,
@@ -193,7 +194,7 @@ class BrokerProcess:
             if stores.accepted_loss:
                 log.record(LOSS_ACCEPTED, stores.accepted_loss)
             if stores.lost:
-                log.record("state_restoring", {"cause": stores.lost})
+                log.record(STATE_RESTORING, {"cause": stores.lost})
             await self._run_parts(stores, folder, beginning, listeners, log, task_status)
         finally:
             log.close()
@@ -247,7 +248,7 @@ class BrokerProcess:
         probes = PeerProbes(links, own.names, self._is_near)
         links.reached_by = probes.on_reached
         commands = Commands(config, core, links, disk, log, own, probes)
-        commands.accepted_loss = stores.accepted_loss
+        commands.accepted_loss, commands.lost = stores.accepted_loss, stores.lost
         commands.parameters = asdict(self._around.parameters)
         self._commands = commands
         commands.reload_topology = partial(self._reload_topology, driver, links)

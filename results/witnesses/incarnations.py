@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from brokerd.model.fault_verbs import KILLING_VERBS
+from brokerd.protocols.interface import STATE_RESTORING
 from results.rules.terms import NEVER_NS
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import FAULT_JOURNAL, RunFolder, differ, stamp_of
@@ -73,7 +74,7 @@ def _check_lives(folder: RunFolder, broker: str, found: list[Session]) -> Iterat
             slack_ns = _error_ns(folder, host, _host_of(folder, broker))
             if any(abs(session[0] - at_ns) <= slack_ns for at_ns in starts):
                 continue
-            is_restored = any(from_ns <= at_ns <= session[0] for at_ns in restored)
+            is_restored = any(from_ns <= at_ns < to_ns for at_ns in restored)
             if wanted is not None and session[1] != wanted and not is_restored:
                 yield differ(name, FAULT_JOURNAL, f"incarnation of {broker}", session[1], wanted)
                 return
@@ -83,13 +84,13 @@ def _check_lives(folder: RunFolder, broker: str, found: list[Session]) -> Iterat
 
 
 def _find_restored(folder: RunFolder, broker: str) -> list[int]:
-    """Return the times at which a broker began again to restore lost state."""
+    """Return the times of records of a broker that began again to restore lost state."""
     return [
         folder.timeline.to_timeline(line["t_ns"], process.host)
         for process in folder.processes
         if process.name == broker
         for line in process.lines("events.jsonl")
-        if line.get("event") == "state_restoring"
+        if line.get("event") == STATE_RESTORING
     ]
 
 

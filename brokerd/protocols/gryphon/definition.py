@@ -34,19 +34,23 @@ def restores_state(topology: Topology, parameters: Any, broker: BrokerNumber) ->
     return parameters.replicas > 1 and hosts_clients(topology, broker)
 
 
+def most_disks(topology: Topology) -> tuple[int, str]:
+    """Return the largest number of replicas, and the broker with clients that sets this bound."""
+    graph = cells_of(topology)
+    return min(
+        (len(graph.surroundings(broker)) + 1, name)
+        for broker, name in enumerate(topology.brokers)
+        if hosts_clients(topology, broker)
+    )
+
+
 def check_replicas(topology: Topology, parameters: Any, where: str) -> None:
     """Check that each broker with clients has enough linked brokers for its replicas.
 
     Raises:
         ConfigError: a broker has too few; names the largest valid value.
     """
-    graph = cells_of(topology)
-    disks = [
-        (len(graph.surroundings(broker)) + 1, name)
-        for broker, name in enumerate(topology.brokers)
-        if hosts_clients(topology, broker)
-    ]
-    most, name = min(disks, default=(parameters.replicas, ""))
+    most, name = most_disks(topology)
     if parameters.replicas > most:
         raise ConfigError(
             f"{where}: replicas = {parameters.replicas}; {name} has clients and is linked to "

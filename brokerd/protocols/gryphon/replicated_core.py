@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.gryphon.copies import Copies
 from brokerd.protocols.gryphon.definition import COPIES, LOG
 from brokerd.protocols.gryphon.messages import CopyRequest, CopyState, CopyStored, CopyWrites
 from brokerd.protocols.gryphon.parameters import GryphonParameters
@@ -23,7 +24,6 @@ from brokerd.protocols.gryphon.replicated_state import ReplicatedState, Restorat
 from brokerd.protocols.gryphon.replication import (
     COPIES_LINEAGE,
     REPLICATION,
-    Copies,
     replicas_of,
 )
 from brokerd.protocols.gryphon.routes import Routes, cells_of

@@ -95,6 +95,10 @@ class ProtocolPlanning:
         """
         return parameters
 
+    def topology_options(self, seed: int, parameters: Any, topology: Topology) -> Any:
+        """Return the parameters with the choices of a seed that its topology bounds."""
+        return parameters
+
     def rare_options(self, seed: int, parameters: Any, *, timed: bool = True) -> Any:
         """Return the parameters with the rare values of a seed.
 

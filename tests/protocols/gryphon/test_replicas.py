@@ -6,18 +6,17 @@ from typing import Any, Final
 
 import pytest
 
-from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
-from brokerd.protocols.gryphon.definition import check_replicas
-from brokerd.protocols.gryphon.messages import CopyState, CopyStored, CopyWrite, CopyWrites
-from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.messages import CopyWrites
 from brokerd.protocols.gryphon.replicated_core import ReplicatedCore
-from brokerd.protocols.gryphon.replication import Copies, WriteKind, pack_row, replicas_of, unpack_row
+from brokerd.protocols.gryphon.replication import (
+    WriteKind,
+)
 from brokerd.protocols.interface import STATE_RESTORED
+from brokerd.sessions.messages import StateMark
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.handles import BrokerHandle, PublicationHandle, Subscription
-from brokerd.sessions.messages import StateMark
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.gryphon_stories import Story
 
@@ -335,7 +334,7 @@ def test_nothing_is_lost_while_a_majority_of_disks_survives(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "bug"), [(name, bug) for name, (_, bugs) in STORIES.items() for bug in bugs]
+    "name, bug", [(name, bug) for name, (_, bugs) in STORIES.items() for bug in bugs]
 )
 def test_a_story_finds_the_mistake_in_replication(name: str, bug: str) -> None:
     with plant([MUTANTS[bug]]), pytest.raises((AssertionError, InvariantViolated, KeyError)):
