@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib import import_module
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
@@ -78,6 +78,22 @@ class Parameters(Protocol):
 
     def warnings(self) -> tuple[str, ...]:
         """Return weaker promises than a reader may expect, one sentence per promise."""
+
+
+@runtime_checkable
+class ReplicationParameters(Protocol):
+    """Parameters of a protocol that stores the state of brokers with clients at other brokers."""
+
+    @property
+    def replicas(self) -> int:
+        """Number of disks with the state of a broker with clients, the broker's own included."""
+
+    def check_topology(self, topology: Topology, where: str) -> None:
+        """Check that all brokers of a topology can have so many replicas.
+
+        Raises:
+            ConfigError: a broker cannot; names the largest valid value, and `where`.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +218,8 @@ class ProtocolDefinition:
     Attributes:
         name: in files, commands and logs.
         kind: of topologies that the protocol runs on.
-        parameters: the class of parameters; a class with `delta` receives the topology's δ.
+        parameters: the class of parameters; a class with `delta` receives the topology's δ, and
+            one with `replicas` is a class of ReplicationParameters.
         messages: between brokers of the protocol; the numbers belong to the protocol.
         acknowledgement: the meaning of an acknowledgement with the parameters.
         logs: the names of a broker's logs with the parameters.
@@ -236,9 +253,6 @@ class ProtocolDefinition:
         keeps_loss: the reason for which a broker that lost durable state cannot announce the
             loss, so that the operator cannot accept the loss; "" if it can. By default no broker
             can.
-        restores: whether a broker that lost durable state restores it from other brokers by itself.
-        check_parameters: raises ConfigError, naming `where`, if parameters and a topology of the
-            protocol's kind do not fit together.
         topology_parameters: names of parameters that the section of the topology's kind sets, in
             place of the section of parameters.
         chain_words: further words for drawn brokers whose joint failure is tolerated, and is not,
@@ -273,12 +287,6 @@ class ProtocolDefinition:
     keeps_loss: Callable[[Topology, Any, BrokerNumber], str] = lambda topology, parameters, own: (
         "brokers of this protocol cannot announce what they lost"
     )
-    restores: Callable[[Topology, Any, BrokerNumber], bool] = lambda topology, parameters, own: (
-        False
-    )
-    check_parameters: Callable[[Topology, Any, str], None] = lambda topology, parameters, where: (
-        None
-    )
     topology_parameters: tuple[str, ...] = ()
     chain_words: tuple[()] | tuple[str, str] = ()
     checks: str = ""
@@ -287,6 +295,12 @@ class ProtocolDefinition:
         """Return one broker's core; its first event is Started."""
         core: DeliveryProtocol = import_module(self.core).make_core(context)
         return core
+
+    def restores(self, topology: Topology, parameters: Any, broker: BrokerNumber) -> bool:
+        """Return True if a broker restores lost durable state from other brokers by itself."""
+        if not isinstance(parameters, ReplicationParameters):
+            return False
+        return parameters.replicas > 1 and self.hosts_clients(topology, broker)
 
     def promises_with(self, parameters: Any) -> Promises:
         """Return the guarantees with these parameters."""

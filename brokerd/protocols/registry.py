@@ -18,6 +18,7 @@ from brokerd.protocols.definition import (
     Excess,
     Promises,
     ProtocolDefinition,
+    ReplicationParameters,
     excess_of_routes,
     find_reached_over_routes,
 )
@@ -184,9 +185,7 @@ def read_topology(values: Mapping[str, Any], where: str) -> Topology:
         parameters = _parameters_of(topology, protocol, where)
         parameters.check(f"{where}: parameters{own}")
         if DEFINITIONS.kind_of(protocol) in topology.kinds:
-            definition_of(protocol).check_parameters(
-                topology, parameters, f"{where}: parameters{own}"
-            )
+            _check_replicas(topology, parameters, f"{where}: parameters{own}")
     return topology
 
 
@@ -233,8 +232,13 @@ def parameters_on(topology: Topology, protocol: str, where: str = "topology") ->
     """
     check_runs_on(topology, protocol, where)
     parameters = _parameters_of(topology, protocol, where)
-    definition_of(protocol).check_parameters(topology, parameters, f"{where}: parameters")
+    _check_replicas(topology, parameters, f"{where}: parameters")
     return parameters
+
+
+def _check_replicas(topology: Topology, parameters: Any, where: str) -> None:
+    if isinstance(parameters, ReplicationParameters):
+        parameters.check_topology(topology, where)
 
 
 def _parameters_of(topology: Topology, protocol: str, where: str) -> Any:

@@ -14,10 +14,8 @@ from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon import (
     KIND,
     Routes,
-    check_replicas,
     hosts_clients,
     logs_with,
-    restores_state,
 )
 from brokerd.protocols.parts.records import pack_positions, unpack_positions
 
@@ -98,8 +96,6 @@ DURABLE = ProtocolDefinition(
         "subscription, and fetches missed publications."
     ),
     keeps_loss=_find_cause_to_keep_loss,
-    restores=restores_state,
-    check_parameters=check_replicas,
     core="brokerd.protocols.durable.core",
     check_decommission=_check_decommission,
     pack_positions=pack_positions,

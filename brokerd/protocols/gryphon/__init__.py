@@ -6,9 +6,7 @@ The names below are the parts that another protocol may use. The core of `durabl
 
 from brokerd.protocols.gryphon.definition import (
     LOG,
-    check_replicas,
     logs_with,
-    restores_state,
 )
 from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl, weight_bytes
 from brokerd.protocols.gryphon.knowledge import (
@@ -51,11 +49,9 @@ __all__ = [
     "Stream",
     "Streams",
     "Subend",
-    "check_replicas",
     "hosts_clients",
     "logs_with",
     "part_of",
-    "restores_state",
     "sequences_within",
     "ticks_in",
     "weight_bytes",

@@ -9,8 +9,11 @@ from typing import Any, Final, Self
 
 from brokerd.config import read_section
 from brokerd.errors import ConfigError
+from brokerd.overlay.cells import CellGraph
+from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import Order
 from brokerd.protocols.gryphon.knowledge import ticks_in
+from brokerd.text import counted
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 _AT_LEAST_ONE: Final = (
@@ -127,6 +130,15 @@ class GryphonParameters:
         """Age at which a broker on the route looks for events that brokers above have released."""
         return self.ack_expected_ns or self.delay_curiosity_ns
 
+    def check_topology(self, topology: Topology, where: str) -> None:
+        """See ReplicationParameters: each broker with clients has as many linked brokers."""
+        most, name = most_disks(topology)
+        if self.replicas > most:
+            raise ConfigError(
+                f"{where}: replicas = {self.replicas}; {name} has clients and is linked to "
+                f"{counted(most - 1, 'broker')}, so at most {most}"
+            )
+
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
         """See Parameters."""
@@ -168,3 +180,11 @@ class GryphonParameters:
     def warnings(self) -> tuple[str, ...]:
         """See Parameters."""
         return ()
+
+
+def most_disks(topology: Topology) -> tuple[int, str]:
+    """Return the largest number of replicas, and the broker with clients that sets this bound."""
+    graph = topology.overlay("cells")
+    assert isinstance(graph, CellGraph), f"{topology.name} is of kind {topology.kind}"
+    hosts = [members[0] for members in graph.members if len(members) == 1]
+    return min((len(graph.surroundings(host)) + 1, topology.brokers[host]) for host in hosts)

@@ -325,6 +325,7 @@ class ReplicatedCore(CoreWrapper):
         own = {table: rows[table] for table in self.core.persistent.tables if table in rows}
         if self.state is not None:
             self.state.begin(event.incarnation, lineage, own, logs)
+        self._started = replace(event, recovered={})
         self._step(
             replace(
                 event,

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.overlay.routes import Link
-from brokerd.overlay.topology import Topology, nearest
+from brokerd.overlay.topology import nearest
 from brokerd.protocols.definition import ProtocolDefinition
 from brokerd.protocols.interface import Effect, Event, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS, definition_of
@@ -28,20 +28,6 @@ from brokerd.simulator.checks.step_text import NamedWorld, Wording
 from brokerd.simulator.named_bugs import NamedBug, bugs_of, plant
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.views import BrokerView
-
-
-class DiskHolder(Protocol):
-    """A broker with its disk, alive or not."""
-
-    @property
-    def number(self) -> BrokerNumber: ...
-
-    @property
-    def lineage(self) -> int: ...
-
-    def rows_of(self, table: str) -> Mapping[str, Any]: ...
-
-    def records_of(self, log: str) -> tuple[int, Sequence[bytes]]: ...
 
 
 class Reach:
@@ -283,7 +269,6 @@ class SimulatedProtocol:
         timed_counters: further statistics, which only seeds on a clock add up.
         tallied: counters of reports that the ledger adds up.
         make_wording: returns the words of scenarios for messages of brokers.
-        can_restore: returns True if brokers have the state that a broker has lost.
     """
 
     ablations: Mapping[str, Ablation] = field(default_factory=dict)
@@ -303,9 +288,6 @@ class SimulatedProtocol:
     tallied: tuple[str, ...] = ()
     make_wording: Callable[[NamedWorld], Wording] = Wording
     make_planning: Callable[[ProtocolDefinition], ProtocolPlanning] = ProtocolPlanning
-    can_restore: Callable[[Topology, Any, BrokerNumber, Sequence[DiskHolder]], bool] = (
-        lambda topology, parameters, broker, brokers: False
-    )
 
 
 COMMON_COUNTERS: Final = ("duplicates_received", "resent_publications", "messages_ignored")

@@ -4,7 +4,7 @@ from typing import Any
 
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.sessions.messages import StateMark
-from brokerd.simulator.checks.protocol_checks import simulation_of
+from brokerd.simulator.checks.protocol_checks import planning_of
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.consumers import Redeliveries
@@ -111,10 +111,10 @@ class DiskRestoration:
     def _can_restore(self, broker: SimulatedBroker) -> bool:
         """Return True if other brokers have the state that a broker has lost."""
         state = self._state
-        simulation = simulation_of(state.protocol)
-        return state.definition.restores(
-            state.topology, state.parameters, broker.number
-        ) and simulation.can_restore(state.topology, state.parameters, broker.number, state.brokers)
+        where = state.topology, state.parameters, broker.number
+        if not state.definition.restores(*where):
+            return False
+        return planning_of(state.protocol).can_restore(*where, state.brokers)
 
     def _find_disk(self, broker: SimulatedBroker) -> None:
         """Put the newest disk of a broker back whose replicas have lost its state, too."""

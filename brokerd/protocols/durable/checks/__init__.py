@@ -71,5 +71,4 @@ SIMULATED = SimulatedProtocol(
     make_checks=DurableChecks,
     recounts=RECOUNTS,
     make_planning=DurablePlanning,
-    can_restore=CORE.can_restore,
 )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.checks.marks import MARKS, GryphonMarks
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
-from brokerd.protocols.gryphon.checks.replicas import can_restore, has_majority
+from brokerd.protocols.gryphon.checks.replicas import has_majority
 from brokerd.protocols.gryphon.checks.steps import RECOUNTS, GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.routes import hosts_clients
@@ -121,5 +121,4 @@ SIMULATED = SimulatedProtocol(
     make_checks=GryphonChecks,
     recounts=RECOUNTS,
     make_planning=GryphonPlanning,
-    can_restore=can_restore,
 )

@@ -5,11 +5,12 @@ from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar, Final
 
+from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.definition import Order
-from brokerd.protocols.gryphon.definition import most_disks
-from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
+from brokerd.protocols.gryphon.checks.replicas import can_restore
+from brokerd.protocols.gryphon.parameters import GryphonParameters, most_disks
+from brokerd.simulator.checks.planning import CLIENT_LIMITS, DiskHolder, ProtocolPlanning
 from brokerd.units import MILLISECOND_NS
 
 TOTAL = 0.3
@@ -154,6 +155,16 @@ class GryphonPlanning(ProtocolPlanning):
         if seed <= BEFORE_REPLICAS or random.random() >= REPLICATED:
             return parameters
         return replace(parameters, replicas=random.randint(2, most_disks(topology)[0]))
+
+    def can_restore(
+        self,
+        topology: Topology,
+        parameters: Any,
+        broker: BrokerNumber,
+        brokers: Sequence[DiskHolder],
+    ) -> bool:
+        """See ProtocolPlanning."""
+        return can_restore(topology, parameters, broker, brokers)
 
     def discovery_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning: a pubend detects the loss of an event that no broker has requested.

@@ -15,7 +15,7 @@ from brokerd.protocols.gryphon.replication import (
     replicas_of,
 )
 from brokerd.protocols.gryphon.routes import cells_of
-from brokerd.simulator.checks.protocol_checks import DiskHolder
+from brokerd.simulator.checks.planning import DiskHolder
 
 
 def has_majority(
