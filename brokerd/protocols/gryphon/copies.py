@@ -1,7 +1,7 @@
 """The copies of other brokers' states at a replica.
 
-A replica appends an owner's writes to its log `copies`, acknowledges what is durable, and sends a
-whole copy back to an owner that lost its state.
+A replica appends an owner's writes to the log `copies`, and acknowledges durable writes. An owner
+with lost state receives the whole copy back.
 
 Paper: none; [GD02] §4 leaves replicated logging disks to others.
 """
@@ -44,7 +44,7 @@ PLACES_PER_READ: Final = 64
 
 @dataclass(slots=True)
 class _Transfer:
-    """A copy on its way back to its owner.
+    """A copy on the way back to the owner.
 
     Attributes:
         spans: records that are not sent, with their logs.
@@ -83,7 +83,7 @@ class Copies:
         self._first = self._next = 1
 
     def recover(self, ends: LogEnds, *, is_valid: bool) -> list[Effect]:
-        """Read the copies, or drop them; `is_read` is set after the last page.
+        """Read or drop the copies; `is_read` is set after the last page.
 
         Args:
             is_valid: the disk has not lost state since the copies were made.
@@ -109,7 +109,7 @@ class Copies:
         return self._chop()
 
     def state_of(self, owner: BrokerNumber) -> CopyState:
-        """Return the state of a broker's copy, for its owner; term 0 without a whole copy."""
+        """Return the state of a broker's copy, for the owner; term 0 without a whole copy."""
         self._staged.pop(owner, None)
         self._transfers.pop(owner, None)
         copy = self.whole.get(owner)
@@ -125,7 +125,7 @@ class Copies:
             term: the incarnation of the owner in this session.
 
         Raises:
-            RemoteProtocolError: the writes are not the next ones of the copy.
+            RemoteProtocolError: the writes do not follow the copy.
         """
         copy, staged = self.whole.get(owner), self._staged.get(owner)
         if owner not in self.owners:
@@ -161,9 +161,9 @@ class Copies:
     def on_writes(
         self, owner: BrokerNumber, message: CopyWrites
     ) -> tuple[list[LogRecord], CopyAck]:
-        """Take writes; return the entries to append, and the acknowledgement once they are durable.
+        """Take writes; return the entries to append, and the acknowledgement for later.
 
-        `check` has passed. The owner receives the acknowledgement if it waits.
+        `check` has passed. The owner receives the acknowledgement on request.
         """
         entries: list[LogRecord] = []
         staged = self._staged.get(owner)
@@ -194,7 +194,7 @@ class Copies:
         place: int,
         entries: list[LogRecord],
     ) -> StateCopy | None:
-        """Add a write to a copy that is not whole yet; return that copy, None once it is whole."""
+        """Add a write to an unfinished copy; return the copy, None once the copy is whole."""
         if write.kind == WriteKind.BEGIN:
             staged = self._staged[owner] = StateCopy(message.term)
             return staged
@@ -250,7 +250,7 @@ class Copies:
     # ------------------------------------------------------------ sending a copy back
 
     def on_request(self, owner: BrokerNumber, term: int) -> CopyWrites:
-        """Begin to send a copy back to its owner.
+        """Begin to send a copy back to the owner.
 
         Raises:
             RemoteProtocolError: there is no whole copy of that term.
@@ -263,7 +263,7 @@ class Copies:
         return CopyWrites(owner, term, 0, True, (CopyWrite(WriteKind.BEGIN, "", 0, 0, ()),))
 
     def send_next(self, owner: BrokerNumber) -> CopyWrites | Read | None:
-        """Return the next read for a copy on its way, its end, or None without such a copy."""
+        """Return the next read of a transfer, the end of the copy, or None without a transfer."""
         transfer = self._transfers.get(owner)
         if transfer is None or transfer.reading:
             return None
@@ -276,7 +276,7 @@ class Copies:
     def on_places(
         self, owner: BrokerNumber, first: int, records: Sequence[bytes]
     ) -> CopyWrites | None:
-        """Return the records of a copy on its way that a page has; None if it is not on its way."""
+        """Return the records of a transfer that a page has; None without a transfer."""
         transfer = self._transfers.get(owner)
         if transfer is None or transfer.reading != first:
             return None
@@ -326,7 +326,7 @@ def _check_writes(writes: Iterable[CopyWrite]) -> None:
 
 
 def _check_order(owner: BrokerNumber, copy: StateCopy, writes: Iterable[CopyWrite]) -> None:
-    """Check that records follow the last ones of their logs.
+    """Check that records follow the last records of their logs.
 
     Raises:
         RemoteProtocolError: records are missing or repeated.

@@ -21,7 +21,7 @@ COPIES: Final = "copies"
 
 
 def logs_with(parameters: Any) -> tuple[str, ...]:
-    """Return the names of the logs of gryphon with these parameters."""
+    """Return the names of the logs of gryphon with the parameters."""
     return (LOG, COPIES) if parameters.replicas > 1 else (LOG,)
 
 

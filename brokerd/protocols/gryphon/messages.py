@@ -266,7 +266,7 @@ class CopyEnds(NamedTuple):
 
 @record
 class CopyState:
-    """To a broker with clients: the copy of its state at the sender, first in each session.
+    """To a broker with clients: the copy of the broker's state at the sender.
 
     Attributes:
         owner: the broker that the copy is of.
@@ -281,7 +281,7 @@ class CopyState:
 
 
 class CopyWrite(NamedTuple):
-    """A change of a disk; see `replication.WriteKind` for the meaning of its fields."""
+    """A change of a disk; see `replication.WriteKind` for the meaning of the fields."""
 
     kind: int
     log: str
@@ -292,7 +292,7 @@ class CopyWrite(NamedTuple):
 
 @record
 class CopyWrites:
-    """Writes of a broker for its copy at a replica; or a copy on its way back to its owner.
+    """Writes of a broker for the copy at a replica; or a copy on the way back to the owner.
 
     Attributes:
         term: the owner's incarnation.
@@ -309,7 +309,7 @@ class CopyWrites:
 
 @record
 class CopyStored:
-    """The answer to CopyWrites: these writes and all earlier ones are durable at the sender."""
+    """The answer to CopyWrites: all writes so far are durable at the sender."""
 
     owner: BrokerNumber
     term: int
@@ -318,7 +318,7 @@ class CopyStored:
 
 @record
 class CopyRequest:
-    """To a replica: a broker that lost its state requests its copy of a term."""
+    """To a replica: a broker with lost state requests the copy of a term."""
 
     term: int
 

@@ -51,10 +51,10 @@ class GryphonParameters:
             expected wait for the next event; in total order only.
         silence_limit_ns: longest silence assigned in advance.
         pubends: number at each broker; a publisher stays at one pubend permanently.
-        replicas: number of disks with the state of a broker with clients: its own, and those of the
-            next linked brokers by number. A publication is acknowledged, and sent on, once a
-            majority of them has it. A broker whose disk is lost restores its state from the others.
-            1: its own disk alone.
+        replicas: number of disks with the state of a broker with clients: the broker's own, and
+            the disks of the next linked brokers by number. A publication is acknowledged, and sent
+            on, once a majority of the disks has the publication. A broker with a lost disk restores
+            the state from the others. 1: the broker's own disk alone.
         events_per_message: greatest number of events in a message between brokers; 0: no limit. The
             paper's is 1.
         gap_curiosity_ns: age of a gap at its first nack (GCT).
@@ -131,7 +131,7 @@ class GryphonParameters:
         return self.ack_expected_ns or self.delay_curiosity_ns
 
     def check_topology(self, topology: Topology, where: str) -> None:
-        """See ReplicationParameters: each broker with clients has as many linked brokers."""
+        """See ReplicationParameters: all brokers with clients have as many linked brokers."""
         most, name = most_disks(topology)
         if self.replicas > most:
             raise ConfigError(

@@ -1,8 +1,8 @@
 """A core whose disk has copies at other brokers.
 
-The wrapper numbers the writes of the core, sends them to the replicas, and reports a write as
-durable once a majority of the disks has it. The core itself has one disk, which never loses
-anything while the majority survives. Without replicas there is no wrapper.
+The wrapper numbers the writes of the core and sends the writes to the replicas. A write is reported
+as durable once a majority of the disks has the write. The core has a disk that never loses anything
+while the majority survives. Without replicas there is no wrapper.
 
 Paper: none; [GD02] §4 leaves replicated logging disks to others.
 """
@@ -71,7 +71,7 @@ _OWN_TOKENS: Final = 1 << 40
 
 
 class StoringProtocol(DeliveryProtocol, Protocol):
-    """A core with the names of its tables and logs."""
+    """A core with the names of tables and logs."""
 
     persistent: PersistentState
 
@@ -212,7 +212,7 @@ class ReplicatedCore(CoreWrapper):
         return found.number if found is not None else 0
 
     def farewell(self, broker: BrokerNumber) -> Farewell:
-        """See DecommissioningProtocol: a broker keeps its replicas."""
+        """See DecommissioningProtocol: a broker keeps all replicas."""
         found = super().farewell(broker)
         if found.is_known or self.state is None or broker not in self.state.brokers:
             return found
@@ -221,7 +221,7 @@ class ReplicatedCore(CoreWrapper):
     # ------------------------------------------------------------ the core
 
     def _step(self, event: Event) -> None:
-        """Pass an event to the core, or queue it while lost state is being restored."""
+        """Pass an event to the core, or queue the event during a restoration."""
         if self.restoration is not None:
             self._defer(event)
             return
@@ -273,7 +273,7 @@ class ReplicatedCore(CoreWrapper):
         self._read_all(self.copies.recover(event.logs[COPIES], is_valid=self._has_lineage))
         if not self._has_lineage:
             change = Change(REPLICATION, COPIES_LINEAGE, event.lineage)
-            self._effects.append(Commit((change,), self._when(self._on_lineage)))
+            self._effects.append(Commit((change,), self._when(self._announce_copies)))
         self._dial()
         if event.restores:
             self.restoration = Restoration(self._replicas)
@@ -305,7 +305,7 @@ class ReplicatedCore(CoreWrapper):
         return [Truncate(name, ends.first) for name, ends in logs if name != COPIES]
 
     def _core_logs(self) -> dict[str, LogEnds]:
-        """Return the ends of the core's logs at the start, as the core counts them."""
+        """Return the ends of the core's logs at the start, with the core's indices."""
         found = {}
         for name, ends in self._started.logs.items():
             if name != COPIES:
@@ -338,19 +338,16 @@ class ReplicatedCore(CoreWrapper):
         )
 
     def _dial(self) -> None:
-        """Open sessions with the replicas until the core opens its own."""
+        """Open sessions with the replicas until the core opens sessions."""
         if self.state is None or (self._has_dialled and self.restoration is None):
             return
         for peer in self.state.brokers:
             if peer not in self._sessions and peer not in self._deadlines:
                 self._effects.append(OpenSession(peer))
 
-    def _on_lineage(self) -> None:
-        self._has_lineage = True
-        self._announce_copies()
-
     def _announce_copies(self) -> None:
-        """Send the owners in session the states of their copies, once these are read."""
+        """Send the owners in session the states of their copies, once all copies are read."""
+        self._has_lineage = True  # copies that the disk has lost are not read
         for peer in self._sessions:
             self._announce_copy(peer)
 
@@ -448,7 +445,7 @@ class ReplicatedCore(CoreWrapper):
         self._effects += self.copies.release()
 
     def _answer(self, peer: BrokerNumber, session: _Session, message: Any) -> None:
-        """Send an answer on the session of its request; the peer has no use for it later."""
+        """Send an answer, unless the session of the request has ended."""
         if self._sessions.get(peer) == session:
             self._send(peer, message)
 
@@ -477,7 +474,7 @@ class ReplicatedCore(CoreWrapper):
         self._send(peer, self.copies.on_request(peer, message.term))
 
     def _send_copy(self, peer: BrokerNumber) -> None:
-        """Send the next part of a copy back to its owner."""
+        """Send the next part of a copy back to the owner."""
         following = self.copies.send_next(peer)
         if isinstance(following, Read):
             self._reads.append(_Reading("transfer", peer))
@@ -536,7 +533,7 @@ class ReplicatedCore(CoreWrapper):
         self._effects.append(Commit((change,), self._when(action)))
 
     def _request(self, source: BrokerNumber, session: _Session, term: int) -> None:
-        """Request a copy, once the disk states that it has a part of one."""
+        """Request a copy, once the disk is marked as incomplete."""
         if self._sessions.get(source) == session:
             self._effects += self._truncate()
             self._send(source, CopyRequest(term))
@@ -557,7 +554,7 @@ class ReplicatedCore(CoreWrapper):
         self._effects.append(Append(LOG, (), self._when(action)))
 
     def _write_restored(self) -> None:
-        """Write the restored rows in one transaction, once the records are durable."""
+        """Write the restored rows in a single transaction, after the records."""
         restoration, event = self.restoration, self._started
         assert restoration is not None, "nothing was restored"
         known = event.recovered
@@ -578,7 +575,7 @@ class ReplicatedCore(CoreWrapper):
         self._effects.append(Commit(tuple(changes), self._when(self._finish_restoration)))
 
     def _finish_restoration(self) -> None:
-        """Start the core with its restored state, and handle the queued events."""
+        """Start the core with the restored state, and handle the queued events."""
         restoration = self.restoration
         assert restoration is not None, "nothing was restored"
         self.restoration = None

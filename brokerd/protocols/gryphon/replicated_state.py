@@ -1,11 +1,11 @@
-"""The state of a broker with copies at its replicas: the owner's side.
+"""The state of a broker with copies at replicas: the owner's side.
 
-A write is durable when this broker's own disk has it and, with this disk, a majority of all. The
-replicas' acknowledgements count within one session only: so a replica that restarted, with its disk
-or without, counts again once its copy is whole in a new session.
+A write is durable on this broker's own disk and, with this disk, on a majority of all disks. The
+replicas' acknowledgements count within a single session only: a replica that restarted, with a disk
+or without, counts again once the copy is whole in a new session.
 
-A broker that lost its state restores it from the copy with the highest term and position among
-enough answers that each acknowledged write is in one of them.
+A broker with lost state restores the copy with the highest term and position. So many answers are
+required that every acknowledged write is in at least a single answer.
 
 Paper: none; [GD02] §4 leaves replicated logging disks to others.
 """
@@ -56,15 +56,15 @@ class _Fill:
 
 
 class ReplicatedState:
-    """The writes of this broker, and the replicas that have them.
+    """The writes of this broker, and the replicas with these writes.
 
     Args:
-        replicas: the number of all disks, this one included.
+        replicas: the number of all disks, this disk included.
 
     Attributes:
         brokers: the replicas.
         position: the number of the last write of this incarnation.
-        held: per replica with a whole copy, the last write that it has acknowledged.
+        held: per replica with a whole copy, the last acknowledged write.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ReplicatedState:
     # ------------------------------------------------------------ writes
 
     def on_effects(self, effects: Iterable[Effect]) -> list[tuple[BrokerNumber, CopyWrites]]:
-        """Number the writes among effects; return them for the replicas."""
+        """Number the writes among effects; return the messages for replicas."""
         writes: list[CopyWrite] = []
         tokens: list[int] = []
         for each in effects:
@@ -175,13 +175,13 @@ class ReplicatedState:
     # ------------------------------------------------------------ replicas
 
     def on_session_end(self, peer: BrokerNumber) -> None:
-        """Forget the copy of a replica until its next session."""
+        """Forget the copy of a replica until the next session."""
         self.held.pop(peer, None)
         self._fills.pop(peer, None)
         self._live.pop(peer, None)
 
     def on_state(self, peer: BrokerNumber, message: CopyState) -> CopyWrites:
-        """Begin to fill the copy of a replica, with the records that it lacks.
+        """Begin to fill the copy of a replica, with the missing records.
 
         Raises:
             RemoteProtocolError: the replica has a copy of a later incarnation, or states twice.
@@ -206,8 +206,8 @@ class ReplicatedState:
     def _common(self, log: str, term: int, there: LogEnds) -> tuple[int, int]:
         """Return the records of a replica's copy of a term that this broker's log has, too.
 
-        Records that the copy of the term before has, and this disk had not at its start, were never
-        acknowledged, and others have their places now.
+        Records of the term before that this disk had lost at the start were never acknowledged, and
+        other records have taken their places.
         """
         end = min(there.next, self._ends[log].next, self._replaced.get(log, there.next))
         if term == self._term - 1:
@@ -253,7 +253,7 @@ class ReplicatedState:
     def on_page(
         self, peer: BrokerNumber, log: str, first: int, records: Sequence[bytes]
     ) -> CopyWrites | None:
-        """Return records for a replica's copy; None if the copy is not being filled with them."""
+        """Return records for a replica's copy; None if the fill expects other records."""
         fill = self._fills.get(peer)
         if fill is None or fill.reading != log or fill.cursors[log] != first:
             return None
@@ -267,7 +267,7 @@ class ReplicatedState:
     # ------------------------------------------------------------ for people
 
     def describe(self) -> dict[str, Any]:
-        """Return the replicas for JSON, with the writes that each lacks; None without a copy."""
+        """Return the replicas for JSON, with the number of missing writes; None without a copy."""
         return {
             str(peer): {
                 "is_whole": peer in self.held,
@@ -281,7 +281,7 @@ class ReplicatedState:
         return self.position - self.confirmed() if self._written else 0
 
     def waits(self) -> str:
-        """Return what durable writes wait for, for people; "" if they wait for nothing."""
+        """Return what durable writes wait for, for people, "" for nothing."""
         missing = self._others - len(self.held)
         if missing <= 0:
             return ""
@@ -293,16 +293,16 @@ class ReplicatedState:
 
 @dataclass(slots=True)
 class Restoration:
-    """The return of a broker's lost state from its replicas.
+    """The return of a broker's lost state from replicas.
 
     Args:
         replicas: the number of all disks.
 
     Attributes:
         answers: the copies that replicas have stated in their present sessions.
-        source: the replica that sends its copy; None before enough have answered.
+        source: the replica that sends the copy; None before enough have answered.
         rows: the rows that have arrived.
-        logs: per log, the first record and the one behind the last one so far.
+        logs: per log, the ends of the records so far.
         lineage: the lineage that the core had.
         is_whole: everything has arrived.
     """
@@ -317,22 +317,22 @@ class Restoration:
 
     @property
     def needed(self) -> int:
-        """The number of whole copies of which one has every acknowledged write."""
+        """The number of whole copies that together have every acknowledged write."""
         return self.replicas - majority_of(self.replicas) + 1
 
     def on_state(self, peer: BrokerNumber, message: CopyState) -> None:
-        """Record the copy at a replica, unless it is not whole."""
+        """Record the whole copy at a replica."""
         if message.term:
             self.answers[peer] = message
 
     def on_session_end(self, peer: BrokerNumber) -> None:
-        """Drop the answer of a replica, and the part of its copy that has arrived."""
+        """Drop the answer of a replica, and the part of the copy that has arrived."""
         self.answers.pop(peer, None)
         if peer == self.source and not self.is_whole:
             self.source = None
 
     def choose(self) -> CopyState | None:
-        """Choose the replica to restore from, if enough have answered; return its answer once."""
+        """Choose the replica to restore from, if enough have answered; return the answer once."""
         if self.source is not None or len(self.answers) < self.needed:
             return None
         found = max(self.answers.items(), key=lambda each: (each[1].term, each[1].position))
@@ -345,7 +345,7 @@ class Restoration:
         """Take a part of the copy; return the records to append, in order.
 
         Raises:
-            RemoteProtocolError: the part does not follow the earlier ones.
+            RemoteProtocolError: the part does not follow the earlier parts.
         """
         appends: list[Append] = []
         for write in message.writes:

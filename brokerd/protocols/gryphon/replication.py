@@ -1,13 +1,13 @@
-"""Copies of brokers' states at other brokers: their contents, and the brokers that keep them.
+"""Copies of brokers' states at other brokers: contents and encoding.
 
-A broker with clients numbers its writes, and sends each to its replicas. A replica appends the
-writes to a log of its own, `copies`, and acknowledges what is durable. A copy is whole once all of
+A broker with clients numbers all writes, and sends the writes to the replicas. A replica appends
+the writes to the log `copies`, and acknowledges durable writes. A copy is whole once all of
 the owner's rows and records have arrived; a copy that is not whole is none, so a replica that lost
 its disk counts again after it was filled only.
 
-Entries of the log: a snapshot describes a whole copy, with the places of its records; a live write
+Entries of the log: a snapshot describes a whole copy, with the places of all records; a live write
 changes the copy of the same term; a staged record belongs to a copy that is not whole yet, and
-matters once a snapshot names its place.
+matters once a snapshot names the place.
 
 Paper: none; [GD02] §4 leaves replicated logging disks to others.
 """
@@ -74,7 +74,7 @@ def replicas_of(
 
 
 def pack_row(table: str, key: str, value: Any) -> bytes:
-    """Return a row as bytes; a value of None deletes it."""
+    """Return a row as bytes; a value of None deletes the row."""
     return json.dumps([table, key, _plain(value)], separators=(",", ":")).encode()
 
 
@@ -173,7 +173,7 @@ class LogCopy:
     spans: deque[Span] = field(default_factory=deque)
 
     def append(self, first: int, count: int, place: int) -> None:
-        """Add records behind the last one."""
+        """Add records at the end."""
         if not self.spans and self.first == self.next:
             self.first = self.next = first
         assert first == self.next, f"records from {first} on, after {self.next - 1}"
@@ -205,15 +205,15 @@ class LogCopy:
 
 @dataclass(slots=True)
 class StateCopy:
-    """The copy of one broker's state.
+    """The copy of a broker's state.
 
     Attributes:
         term: the incarnation of the owner that the copy is of.
-        position: the number of the last write in it.
+        position: the number of the last write.
         lineage: the lineage that the owner's core has.
         rows: the rows, packed.
         logs: the logs by name.
-        place: the place of its last snapshot.
+        place: the place of the last snapshot.
         live_bytes: bytes of the writes behind the snapshot.
         snapshot_bytes: size of the snapshot.
     """

@@ -6,13 +6,22 @@ from typing import Any, Final
 
 import pytest
 
+from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
-from brokerd.protocols.gryphon.messages import CopyWrites
-from brokerd.protocols.gryphon.replicated_core import ReplicatedCore
-from brokerd.protocols.gryphon.replication import (
-    WriteKind,
+from brokerd.protocols.gryphon.copies import Copies
+from brokerd.protocols.gryphon.definition import COPIES
+from brokerd.protocols.gryphon.messages import (
+    CopyEnds,
+    CopyState,
+    CopyStored,
+    CopyWrite,
+    CopyWrites,
 )
-from brokerd.protocols.interface import STATE_RESTORED
+from brokerd.protocols.gryphon.replicated_core import ReplicatedCore
+from brokerd.protocols.gryphon.replicated_state import ReplicatedState
+from brokerd.protocols.gryphon.replication import WriteKind, pack_row, replicas_of, unpack_row
+from brokerd.protocols.interface import STATE_RESTORED, Chop, LogEnds
+from brokerd.protocols.registry import read_topology
 from brokerd.sessions.messages import StateMark
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
@@ -339,3 +348,94 @@ def test_nothing_is_lost_while_a_majority_of_disks_survives(name: str) -> None:
 def test_a_story_finds_the_mistake_in_replication(name: str, bug: str) -> None:
     with plant([MUTANTS[bug]]), pytest.raises((AssertionError, InvariantViolated, KeyError)):
         STORIES[name][0]()
+
+
+# ---------------------------------------------------------------- parameters and messages
+
+
+def test_more_replicas_than_linked_brokers_are_refused_with_the_largest_value() -> None:
+    values = {**TOPOLOGY.to_mapping(), "parameters": {"gryphon": {"replicas": 4}}}
+    with pytest.raises(ConfigError, match=r"t: parameters.gryphon: replicas = 4; .* at most 3"):
+        read_topology(values, "t")
+    values["parameters"] = {"gryphon": {"replicas": 0}}
+    with pytest.raises(ConfigError, match="replicas = 0; at least 1"):
+        read_topology(values, "t")
+
+
+def test_replicas_are_the_next_linked_brokers_cyclically() -> None:
+    assert replicas_of(3, (1, 2, 5, 7), 3) == (5, 7)
+    assert replicas_of(6, (1, 2, 5, 7), 4) == (7, 1, 2)
+
+
+@pytest.mark.parametrize("value", [0, "a", [1, [b"\x00", "b"]], True])
+def test_a_row_of_a_copy_equals_the_row(value: object) -> None:
+    assert unpack_row(pack_row("t", "k", value)) == ("t", "k", value)
+
+
+BEGIN: Final = CopyWrite(WriteKind.BEGIN, "", 0, 0, ())
+END: Final = CopyWrite(WriteKind.END, "", 0, 0, ())
+RECORD: Final = CopyWrite(WriteKind.RECORDS, "events", 5, 0, (b"r",))
+ROW: Final = CopyWrite(WriteKind.ROWS, "", 0, 0, (pack_row("t", "k", 1),))
+
+
+def replica_with_a_copy() -> Copies:
+    """Return a replica with a whole copy of term 2, position 4, of broker 0."""
+    copies = Copies((0,))
+    copies.recover(LogEnds(), is_valid=True)
+    for position, writes in ((0, (BEGIN,)), (0, (RECORD,)), (4, (ROW, END))):
+        message = CopyWrites(0, 2, position, True, writes)
+        copies.check(0, 2, message)
+        copies.on_writes(0, message)
+    return copies
+
+
+@pytest.mark.parametrize(
+    "term, message",
+    [
+        (1, CopyWrites(0, 1, 0, True, (BEGIN,))),
+        (2, CopyWrites(0, 3, 0, True, (BEGIN,))),
+        (3, CopyWrites(0, 3, 1, True, (ROW,))),
+        (2, CopyWrites(0, 2, 6, True, (ROW,))),
+        (2, CopyWrites(0, 2, 5, True, (BEGIN,))),
+        (2, CopyWrites(0, 2, 5, True, (RECORD,))),
+        (2, CopyWrites(0, 2, 0, True, (RECORD,))),
+        (2, CopyWrites(0, 2, 5, True, (ROW._replace(items=(b"{}",)),))),
+        (2, CopyWrites(0, 2, 5, True, (ROW._replace(kind=99),))),
+    ],
+    ids=lambda value: "",
+)
+def test_a_replica_refuses_writes_that_do_not_follow_its_copy(
+    term: int, message: CopyWrites
+) -> None:
+    copies = replica_with_a_copy()
+    with pytest.raises(RemoteProtocolError):
+        copies.check(0, term, message)
+    assert copies.state_of(0).position == 4
+
+
+def test_an_owner_refuses_a_later_term_and_writes_that_it_has_not_sent() -> None:
+    state = ReplicatedState(0, (1, 2), 3)
+    state.begin(5, 0, {}, {"events": LogEnds()})
+    with pytest.raises(RemoteProtocolError, match="term 6"):
+        state.on_state(1, CopyState(0, 6, 1, ()))
+    with pytest.raises(RemoteProtocolError, match="acknowledges write 9"):
+        state.on_stored(1, CopyStored(0, 5, 9))
+    with pytest.raises(RemoteProtocolError, match="without a copy"):
+        state.on_stored(1, CopyStored(0, 5, 1))
+
+
+def test_a_replica_restarts_with_the_copies_that_its_log_has() -> None:
+    copies, again = Copies((0,)), Copies((0,))
+    copies.recover(LogEnds(), is_valid=True)
+    entries: list[bytes] = []
+    for position, writes in ((0, (BEGIN,)), (0, (RECORD,)), (4, (ROW, END)), (5, (ROW,))):
+        records, _ = copies.on_writes(0, CopyWrites(0, 2, position, True, writes))
+        entries += [b"".join(pieces) for pieces in records]
+    again.recover(LogEnds(1, len(entries) + 1), is_valid=True)
+    again.on_page(1, entries)
+    assert (
+        again.state_of(0) == copies.state_of(0) == CopyState(0, 2, 5, (CopyEnds("events", 5, 6),))
+    )
+    lost = Copies((0,))
+    assert lost.recover(LogEnds(1, 4), is_valid=False) == [Chop(COPIES, 4)]
+    assert lost.state_of(0).term == 0
