@@ -66,7 +66,7 @@ class Started:
     logs: Mapping[str, LogEnds] = field(default_factory=dict)
     wall_ns: int = 0
     lineage: int = 0
-    restores: bool = False
+    restores: bool = field(default=False, repr=False)
 
 
 @record
