@@ -173,14 +173,14 @@ class Stores:
             record_loss(folder, starts[-1][1] if starts else b"", cause)
             found = read_loss(folder)
         if config.accept_loss is None:
-            if not found.must_end:
-                return None
-            if not self.restores:
+            if found.must_end and self.restores:
+                # Valid for every later start, until the state is restored.
+                record_loss(folder, b"", found.cause, found.incarnation)
+                self.lost = found.cause
+                return found
+            if found.must_end:
                 raise StateLost(loss_text(config, found.cause, self.keeps_loss))
-            # Valid for every later start, until the state is restored.
-            record_loss(folder, b"", found.cause, found.incarnation)
-            self.lost = found.cause
-            return found
+            return None
         if found.cause and self.keeps_loss:
             raise StateLost(loss_text(config, found.cause, self.keeps_loss))
         if not found.cause:
