@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib import import_module
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
@@ -78,6 +78,22 @@ class Parameters(Protocol):
 
     def warnings(self) -> tuple[str, ...]:
         """Return weaker promises than a reader may expect, one sentence per promise."""
+
+
+@runtime_checkable
+class ReplicationParameters(Protocol):
+    """Parameters of a protocol that stores the state of brokers with clients at other brokers."""
+
+    @property
+    def replicas(self) -> int:
+        """Number of disks with the state of a broker with clients, the broker's own included."""
+
+    def check_topology(self, topology: Topology, where: str) -> None:
+        """Check that all brokers of a topology can have so many replicas.
+
+        Raises:
+            ConfigError: a broker cannot; names the largest valid value, and `where`.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +218,8 @@ class ProtocolDefinition:
     Attributes:
         name: in files, commands and logs.
         kind: of topologies that the protocol runs on.
-        parameters: the class of parameters; a class with `delta` receives the topology's δ.
+        parameters: the class of parameters; a class with `delta` receives the topology's δ, and
+            one with `replicas` is a class of ReplicationParameters.
         messages: between brokers of the protocol; the numbers belong to the protocol.
         acknowledgement: the meaning of an acknowledgement with the parameters.
         logs: the names of a broker's logs with the parameters.
@@ -278,6 +295,12 @@ class ProtocolDefinition:
         """Return one broker's core; its first event is Started."""
         core: DeliveryProtocol = import_module(self.core).make_core(context)
         return core
+
+    def restores(self, topology: Topology, parameters: Any, broker: BrokerNumber) -> bool:
+        """Return True if a broker restores lost durable state from other brokers by itself."""
+        if not isinstance(parameters, ReplicationParameters):
+            return False
+        return parameters.replicas > 1 and self.hosts_clients(topology, broker)
 
     def promises_with(self, parameters: Any) -> Promises:
         """Return the guarantees with these parameters."""

@@ -56,6 +56,8 @@ class Started:
         lineage: time in seconds at which the operator accepted the last loss of durable state; 0
             if none was lost. After a loss, neighbours and clients may have state of this broker
             that the broker lacks.
+        restores: durable state is lost, and the core restores it from other brokers before it
+            serves; see ProtocolDefinition.restores. `recovered` and `logs` are of an older state.
     """
 
     incarnation: int
@@ -64,6 +66,7 @@ class Started:
     logs: Mapping[str, LogEnds] = field(default_factory=dict)
     wall_ns: int = 0
     lineage: int = 0
+    restores: bool = field(default=False, repr=False)
 
 
 @record
@@ -365,6 +368,10 @@ class Shutdown:
 
 LOSS_PROVED: Final = "loss_proved"
 """Event of a Record: a client proved a loss of durable state, which the operator may accept."""
+STATE_RESTORED: Final = "state_restored"
+"""Event of a Record: a core has restored lost state from other brokers, and serves from now on."""
+STATE_RESTORING: Final = "state_restoring"
+"""Event of a broker that started to restore lost state from other brokers."""
 LOSS_ACCEPTED: Final = "loss_accepted"
 """Event of a broker that started by an operator's act although it lost durable state."""
 
@@ -651,3 +658,14 @@ class CoreWrapper(ABC):
     @abstractmethod
     def session_with(self, peer: BrokerNumber) -> int:
         """Return the number of the core's session with a broker; 0 without a session."""
+
+    def farewell(self, broker: BrokerNumber) -> Farewell:
+        """See DecommissioningProtocol; of a core that is one."""
+        core: Any = self.core
+        protocol: DecommissioningProtocol = core
+        return protocol.farewell(broker)
+
+
+def protocol_of(core: DeliveryProtocol) -> DeliveryProtocol:
+    """Return the core inside a wrapper, or the core itself."""
+    return core.core if isinstance(core, CoreWrapper) else core

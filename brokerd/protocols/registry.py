@@ -18,6 +18,7 @@ from brokerd.protocols.definition import (
     Excess,
     Promises,
     ProtocolDefinition,
+    ReplicationParameters,
     excess_of_routes,
     find_reached_over_routes,
 )
@@ -126,7 +127,7 @@ DEFINITIONS: Final = Registry(
     (
         _registration("best_effort", "tree", range(32, 48)),
         _registration("delta_tree", "tree", range(48, 64)),
-        _registration("gryphon", "cells", range(64, 80)),
+        _registration("gryphon", "cells", range(64, 80), range(150, 154)),
         _registration("durable", "cells", range(80, 96)),
         _registration("multi_proxy", "bipartite", range(96, 112), range(117, 118), range(128, 135)),
         _registration("ges", "hierarchy", range(112, 117), range(135, 150)),
@@ -181,7 +182,10 @@ def read_topology(values: Mapping[str, Any], where: str) -> Topology:
         if not topology.settings and DEFINITIONS.kind_of(protocol) not in topology.kinds:
             continue  # its defaults are valid, and it need not be imported
         own = f".{protocol}" if topology.settings_of(protocol) else ""
-        _parameters_of(topology, protocol, where).check(f"{where}: parameters{own}")
+        parameters = _parameters_of(topology, protocol, where)
+        parameters.check(f"{where}: parameters{own}")
+        if DEFINITIONS.kind_of(protocol) in topology.kinds:
+            _check_replicas(topology, parameters, f"{where}: parameters{own}")
     return topology
 
 
@@ -227,7 +231,14 @@ def parameters_on(topology: Topology, protocol: str, where: str = "topology") ->
             on the topology; names the mistake.
     """
     check_runs_on(topology, protocol, where)
-    return _parameters_of(topology, protocol, where)
+    parameters = _parameters_of(topology, protocol, where)
+    _check_replicas(topology, parameters, f"{where}: parameters")
+    return parameters
+
+
+def _check_replicas(topology: Topology, parameters: Any, where: str) -> None:
+    if isinstance(parameters, ReplicationParameters):
+        parameters.check_topology(topology, where)
 
 
 def _parameters_of(topology: Topology, protocol: str, where: str) -> Any:

@@ -16,6 +16,7 @@ from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.interface import (
     LOSS_ACCEPTED,
+    STATE_RESTORING,
     CoreStatus,
     DeliveryProtocol,
     Farewell,
@@ -23,6 +24,7 @@ from brokerd.protocols.interface import (
     RetainedStream,
     StreamRetention,
     SubscriptionState,
+    protocol_of,
 )
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import Handler
@@ -62,6 +64,7 @@ class Commands:
             reports "recovering", and `drain` waits.
         reload_topology: reads the topology file again, by a signed act; returns its content.
         loss: cause of a loss of state that a client has proved; "" if there is none.
+        lost: the cause of the loss that this broker makes good from other brokers; "": none.
         accepted_loss: the loss that an operator's act accepted at the start of this broker. The
             event log of every run repeats the act, because gaps of the run may be due to the loss.
         reload_certificate: reads the certificate again; returns its SHA-256.
@@ -92,6 +95,7 @@ class Commands:
         self.is_started = False
         self.loss = ""
         self.accepted_loss: Mapping[str, Any] | None = None
+        self.lost = ""
         self.parameters: Mapping[str, Any] = {}
         self._config = config
         self._core = core
@@ -281,7 +285,7 @@ class Commands:
         return self._listing_core().list_subscriptions(clock_ns())
 
     def _listing_core(self) -> ListingProtocol:
-        core = self._core
+        core = protocol_of(self._core)
         if not isinstance(core, ListingProtocol):
             subject = f"{self._own.protocol} keeps no list; durable does"
             raise ControlError("user", subject)
@@ -347,6 +351,8 @@ class Commands:
         self._log.record("run_begun", begun)
         if self.accepted_loss is not None:
             self._log.record(LOSS_ACCEPTED, self.accepted_loss)
+        if self.lost:
+            self._log.record(STATE_RESTORING, {"cause": self.lost})
         for each in self._list_changed_retention():
             self._log.record(each.record.event, each.record.details)
         return {
@@ -357,11 +363,10 @@ class Commands:
 
     def _list_changed_retention(self) -> list[StreamRetention]:
         """Return the policies that are not the topology's, for the log of a run."""
-        if not isinstance(self._core, ListingProtocol):
+        core = protocol_of(self._core)
+        if not isinstance(core, ListingProtocol):
             return []
-        return [
-            each for each in self._core.list_retention(clock_ns()) if each.policy != each.default
-        ]
+        return [each for each in core.list_retention(clock_ns()) if each.policy != each.default]
 
     async def _end_run(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)

@@ -27,6 +27,8 @@ from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.interface import (
     LOSS_ACCEPTED,
     LOSS_PROVED,
+    STATE_RESTORED,
+    STATE_RESTORING,
     BrokerDecommissioned,
     DecommissioningProtocol,
     DeliveryProtocol,
@@ -47,7 +49,7 @@ from brokerd.runtime.growth import Surroundings
 from brokerd.runtime.links import Links
 from brokerd.runtime.probing import PeerProbes
 from brokerd.runtime.state_folder import PreflightError, StateFolder, held, loss_text, record_loss
-from brokerd.runtime.stores import Stores, WitnessRows, begin_with_room
+from brokerd.runtime.stores import Stores, WitnessRows, begin_with_room, log_wait
 from brokerd.runtime.streams import dial_tcp, dial_tls
 from brokerd.runtime.tls import TlsCredentials, is_loopback
 from brokerd.sessions.session import SelfDescription, SessionTable
@@ -81,9 +83,8 @@ def run_broker(mapping: Mapping[str, Any]) -> None:
     config = BrokerConfig.from_mapping(dict(mapping), f"broker {mapping.get('broker', '?')}")
     try:
         with held(config) as folder:
-            process = BrokerProcess(config)
-            with closing(Stores(config, folder.path, process.logs, process.keeps_loss)) as stores:
-                trio.run(process.run, stores, folder)
+            while _run_once(config, folder):
+                log_wait(config, "restores its lost state from other brokers")
     except (BrokerError, BaseExceptionGroup) as raised:
         error = _first(raised)
         in_the_way = isinstance(error, PreflightError) or (
@@ -97,8 +98,24 @@ def run_broker(mapping: Mapping[str, Any]) -> None:
         raise
 
 
+def _run_once(config: BrokerConfig, folder: StateFolder) -> bool:
+    """Run a broker until it ends; return True if it begins again to restore lost state."""
+    process = BrokerProcess(config)
+    try:
+        with closing(process.make_stores(folder)) as stores:
+            trio.run(process.run, stores, folder)
+    except (StateLost, BaseExceptionGroup) as raised:
+        if not (process.is_to_restore and isinstance(_first(raised), StateLost)):
+            raise
+        return True
+    return False
+
+
 class BrokerProcess:
     """The parts of one broker, composed from its configuration.
+
+    Attributes:
+        is_to_restore: a loss of state was found, which a new start makes good.
 
     Raises:
         ConfigError: the parts do not fit together.
@@ -114,6 +131,7 @@ class BrokerProcess:
                     raise ConfigError(
                         f"addresses: {name} = {address!r} is not on this machine{_TLS}"
                     )
+        self.is_to_restore = False
         self._commands: Commands
         self._around = Surroundings(config, partial(_read_topology, config))
 
@@ -138,6 +156,12 @@ class BrokerProcess:
         return self._definition.keeps_loss(
             self._around.topology, self._around.parameters, self._around.number
         )
+
+    def make_stores(self, folder: StateFolder) -> Stores:
+        """Return the durable files in a state folder, not opened yet."""
+        around = self._around
+        restores = self._definition.restores(around.topology, around.parameters, around.number)
+        return Stores(self._config, folder.path, self.logs, self.keeps_loss, restores=restores)
 
     async def run(
         self,
@@ -169,6 +193,8 @@ class BrokerProcess:
                 log.record("disk_has_room", {"after_ns": full_ns})
             if stores.accepted_loss:
                 log.record(LOSS_ACCEPTED, stores.accepted_loss)
+            if stores.lost:
+                log.record(STATE_RESTORING, {"cause": stores.lost})
             await self._run_parts(stores, folder, beginning, listeners, log, task_status)
         finally:
             log.close()
@@ -222,7 +248,7 @@ class BrokerProcess:
         probes = PeerProbes(links, own.names, self._is_near)
         links.reached_by = probes.on_reached
         commands = Commands(config, core, links, disk, log, own, probes)
-        commands.accepted_loss = stores.accepted_loss
+        commands.accepted_loss, commands.lost = stores.accepted_loss, stores.lost
         commands.loss = stores.proved_loss
         commands.parameters = asdict(self._around.parameters)
         self._commands = commands
@@ -258,6 +284,7 @@ class BrokerProcess:
             stores.ends,
             time.time_ns(),
             stores.ledger.lineage,
+            bool(stores.lost),
         )
         if not config.begin_within_ms or beginning.incarnation > 1:
             commands.started.set()
@@ -271,9 +298,11 @@ class BrokerProcess:
         Raises:
             StateLost: always.
         """
-        log.record("state_lost", {"cause": cause})
+        if not stores.restores:  # else the next start records the cause
+            log.record("state_lost", {"cause": cause})
         start = stores.ledger.present.start
         record_loss(Path(self._config.state_folder), start, cause, incarnation)
+        self.is_to_restore = stores.restores
         raise StateLost(loss_text(self._config, cause, stores.keeps_loss))
 
     def _record(
@@ -281,6 +310,8 @@ class BrokerProcess:
     ) -> None:
         """Write an event of the core; a loss that a client proved is recorded for acceptance."""
         log.record(event, details)
+        if event == STATE_RESTORED:
+            stores.end_restoration()
         if event == LOSS_PROVED:
             start = stores.ledger.present.start
             folder = Path(self._config.state_folder)

@@ -61,7 +61,7 @@ class Stores:
 
     Args:
         logs: the names of its logs.
-        keeps_loss: see ProtocolDefinition.
+        keeps_loss, restores: see ProtocolDefinition.
 
     Attributes:
         volume: volume of the logs, once begun; None without logs.
@@ -70,10 +70,17 @@ class Stores:
         accepted_loss: the loss that this start accepts, for the event log; None if no loss is.
         proved_loss: cause of a loss that a client has proved before, and that no act accepts; "" if
             there is none.
+        lost: the cause of the loss that this start has to make good from other brokers; "": none.
     """
 
     def __init__(
-        self, config: BrokerConfig, folder: Path, logs: tuple[str, ...], keeps_loss: str = ""
+        self,
+        config: BrokerConfig,
+        folder: Path,
+        logs: tuple[str, ...],
+        keeps_loss: str = "",
+        *,
+        restores: bool = False,
     ) -> None:
         self._config = config
         self._logs = logs
@@ -85,6 +92,8 @@ class Stores:
         self.ledger: StateLedger
         self.accepted_loss: Mapping[str, Any] | None = None
         self.proved_loss = ""
+        self.restores = restores
+        self.lost = ""
 
     @property
     def meta(self) -> MetaStore:
@@ -154,7 +163,8 @@ class Stores:
         if lineage:
             if self.volume is not None:
                 self.volume.accept_end()
-            forget_loss(folder)
+            if not self.lost:
+                forget_loss(folder)
         return beginning
 
     def _check_damage(self, cause: str) -> None:
@@ -167,6 +177,8 @@ class Stores:
         numbers = [start for _, start, _, _ in self.meta.marks().starts] or [b""]
         if read_recorded_loss(folder, numbers).cause != cause[:MOST_CAUSE]:
             record_loss(folder, numbers[-1], cause[:MOST_CAUSE])
+        if config.accept_loss is None and self.restores:
+            return  # other brokers have copies
         if config.accept_loss is None or self.keeps_loss:
             raise StateLost(loss_text(config, cause, self.keeps_loss))
         self._check_acceptance(config.accept_loss, read_loss(folder))
@@ -186,6 +198,11 @@ class Stores:
             record_loss(folder, starts[-1][1] if starts else b"", cause)
             found = read_loss(folder)
         if config.accept_loss is None:
+            if found.must_end and self.restores:
+                # Valid for every later start, until the state is restored.
+                record_loss(folder, b"", found.cause, found.incarnation)
+                self.lost = found.cause
+                return found
             if found.must_end:
                 raise StateLost(loss_text(config, found.cause, self.keeps_loss))
             self.proved_loss = found.cause
@@ -241,6 +258,11 @@ class Stores:
             f"{broker}: the loss of its state ({loss.cause}) is not accepted: {why}. Use "
             f"`pubsubctl deploy TOPOLOGY --accept-loss {broker}` from the account that deployed"
         )
+
+    def end_restoration(self) -> None:
+        """Forget the loss that other brokers have made good."""
+        self.lost = ""
+        forget_loss(self._folder)
 
     def count_writes(self) -> None:
         """Update the ledger to the present durable writes."""

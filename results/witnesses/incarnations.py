@@ -2,13 +2,15 @@
 
 A broker has one incarnation in the life of a process, and a higher one in the next. Each peer logs
 the incarnation with which a session began, and the controller the one that it found after a
-restart.
+restart. A process that finds its state lost, and restores it from other brokers, begins again with
+a higher incarnation before its first session.
 """
 
 from collections.abc import Iterator
 from itertools import pairwise
 
 from brokerd.model.fault_verbs import KILLING_VERBS
+from brokerd.protocols.interface import STATE_RESTORING
 from results.rules.terms import NEVER_NS
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import FAULT_JOURNAL, RunFolder, differ, stamp_of
@@ -62,6 +64,7 @@ def _check_lives(folder: RunFolder, broker: str, found: list[Session]) -> Iterat
     """Yield sessions of one life with several incarnations, or another one than was observed."""
     restarts = _find_restarts(folder, broker)
     starts = [at_ns for at_ns, _, _ in restarts]
+    restored = _find_restored(folder, broker)
     for (from_ns, wanted, _), (to_ns, _, _) in pairwise(
         [(-NEVER_NS, None, ""), *restarts, (NEVER_NS, None, "")]
     ):
@@ -71,12 +74,24 @@ def _check_lives(folder: RunFolder, broker: str, found: list[Session]) -> Iterat
             slack_ns = _error_ns(folder, host, _host_of(folder, broker))
             if any(abs(session[0] - at_ns) <= slack_ns for at_ns in starts):
                 continue
-            if wanted is not None and session[1] != wanted:
+            is_restored = any(from_ns <= at_ns < to_ns for at_ns in restored)
+            if wanted is not None and session[1] != wanted and not is_restored:
                 yield differ(name, FAULT_JOURNAL, f"incarnation of {broker}", session[1], wanted)
                 return
             if session[1] != own[0][1]:
                 yield differ(name, own[0][3], f"incarnation of {broker}", session[1], own[0][1])
                 return
+
+
+def _find_restored(folder: RunFolder, broker: str) -> list[int]:
+    """Return the times of records of a broker that began again to restore lost state."""
+    return [
+        folder.timeline.to_timeline(line["t_ns"], process.host)
+        for process in folder.processes
+        if process.name == broker
+        for line in process.lines("events.jsonl")
+        if line.get("event") == STATE_RESTORING
+    ]
 
 
 def _find_restarts(folder: RunFolder, broker: str) -> list[tuple[int, int | None, str]]:

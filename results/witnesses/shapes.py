@@ -66,6 +66,8 @@ _EVENTS: Final[Mapping[str, str]] = {
     "run_begun": "run_id broker schema ?parameters",
     "run_ended": "run_id counters",
     "loss_accepted": "cause loss signature",
+    "state_restoring": "cause",
+    "state_restored": "replica rows records",
     "retention_changed": "pubend pubends policy reason gap_age_ns",
     "session_established": "peer session incarnation opened",
     "session_lost": "peer session reason",

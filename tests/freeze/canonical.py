@@ -51,7 +51,10 @@ def _pieces(item: Any) -> Iterator[bytes]:
     elif is_dataclass(item):
         yield b"(%d:" % _KINDS.get(type(item), -1)
         for field in fields(item):
-            yield from _pieces(getattr(item, field.name))
+            value = getattr(item, field.name)
+            is_younger = field.init and not field.repr  # than the digests
+            if not (is_younger and value == field.default):
+                yield from _pieces(value)
         yield b")"
     else:
         yield b"["

@@ -30,8 +30,8 @@ def accepted(folder: Path, **changes: object) -> LossAcceptance:
     return LossAcceptance(**acceptance(folder, "b1", **changes))
 
 
-def begun(config: BrokerConfig, keeps_loss: str = "") -> Stores:
-    stores = Stores(config, Path(config.state_folder), (LOG,), keeps_loss)
+def begun(config: BrokerConfig, keeps_loss: str = "", *, restores: bool = False) -> Stores:
+    stores = Stores(config, Path(config.state_folder), (LOG,), keeps_loss, restores=restores)
     try:
         stores.begin()
     except BaseException:
@@ -75,6 +75,21 @@ def test_a_folder_without_its_last_segment_is_refused(
     with closing(begun(config_of(tmp_path))) as stores:
         assert stores.ledger.lineage == lineage
         assert stores.ledger.present.incarnation == incarnation + 1
+
+
+def test_a_lost_state_is_restored_at_each_start_until_it_is_whole(tmp_path: Path) -> None:
+    with closing(begun(config_of(tmp_path))) as stores:
+        record_loss(tmp_path, stores.ledger.present.start, "the disk is lost", 7)
+    for _ in range(2):
+        with closing(begun(config_of(tmp_path), "never accepted", restores=True)) as stores:
+            assert stores.lost == "the disk is lost"
+            assert stores.ledger.lineage > 1_000_000
+            assert stores.ledger.present.incarnation > 4_096
+            assert stores.accepted_loss is None
+    with closing(begun(config_of(tmp_path), restores=True)) as stores:
+        stores.end_restoration()
+    with closing(begun(config_of(tmp_path), restores=True)) as stores:
+        assert stores.lost == ""
 
 
 def test_a_log_that_ends_before_the_last_start_is_refused(

@@ -64,6 +64,7 @@ from brokerd.protocols.gryphon import (
     Stream,
 )
 from brokerd.protocols.gryphon.core import Gryphon
+from brokerd.protocols.gryphon.replicated_core import ReplicatedCore
 from brokerd.protocols.interface import (
     BrokerDecommissioned,
     CoreStatus,
@@ -540,9 +541,12 @@ class Durable:
             self.gryphon.on_due(purpose, owner)
 
 
-def make_core(context: CoreContext) -> Durable:
+def make_core(context: CoreContext) -> Durable | ReplicatedCore:
     """Return the core of a broker."""
     parameters: DurableParameters = context.parameters
     routes = Routes(context.broker, context.topology, parameters.pubends)
     authority = DecommissionAuthority.of(context)
-    return Durable(context.broker, routes, parameters, context.decode_attributes, authority)
+    core = Durable(context.broker, routes, parameters, context.decode_attributes, authority)
+    if parameters.replicas == 1:
+        return core
+    return ReplicatedCore(core, context.broker, context.topology, parameters)

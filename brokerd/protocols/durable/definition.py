@@ -11,7 +11,12 @@ from brokerd.protocols.definition import (
 )
 from brokerd.protocols.durable.messages import KINDS, LOST
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.gryphon import KIND, LOG, Routes, hosts_clients
+from brokerd.protocols.gryphon import (
+    KIND,
+    Routes,
+    hosts_clients,
+    logs_with,
+)
 from brokerd.protocols.parts.records import pack_positions, unpack_positions
 
 
@@ -80,7 +85,7 @@ DURABLE = ProtocolDefinition(
     ),
     gap_ages_ns=lambda parameters: parameters.gap_ages_ns,
     acknowledgement=lambda parameters: Acknowledgement.STORED,
-    logs=lambda parameters: (LOG,),
+    logs=logs_with,
     stream_logs=_stream_logs,
     bypasses_links=lambda parameters: False,
     hosts_clients=hosts_clients,

@@ -61,6 +61,7 @@ from brokerd.protocols.gryphon.pubend import (
     Reservation,
     Step,
 )
+from brokerd.protocols.gryphon.replicated_core import ReplicatedCore
 from brokerd.protocols.gryphon.routes import RETRY, Links, Neighbours, Routes
 from brokerd.protocols.gryphon.state import COUNTERS, TABLES, PersistentState
 from brokerd.protocols.gryphon.status import Reports
@@ -657,8 +658,11 @@ def _nothing() -> None:
     """Do nothing after a loss marker is on disk."""
 
 
-def make_core(context: CoreContext) -> Gryphon:
+def make_core(context: CoreContext) -> Gryphon | ReplicatedCore:
     """Return a broker's core."""
     parameters: GryphonParameters = context.parameters
     routes = Routes(context.broker, context.topology, parameters.pubends)
-    return Gryphon(context.broker, routes, parameters, context.decode_attributes)
+    core = Gryphon(context.broker, routes, parameters, context.decode_attributes)
+    if parameters.replicas == 1:
+        return core
+    return ReplicatedCore(core, context.broker, context.topology, parameters)

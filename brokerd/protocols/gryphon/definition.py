@@ -1,6 +1,6 @@
 """Definition of gryphon."""
 
-from typing import Final
+from typing import Any, Final
 
 from brokerd.protocols.definition import (
     Acknowledgement,
@@ -16,6 +16,15 @@ from brokerd.protocols.parts.records import pack_positions, unpack_positions
 LOG: Final = "events"
 """The log of a pubend's broker."""
 
+COPIES: Final = "copies"
+"""The log of a replica: copies of other brokers' states."""
+
+
+def logs_with(parameters: Any) -> tuple[str, ...]:
+    """Return the names of the logs of gryphon with the parameters."""
+    return (LOG, COPIES) if parameters.replicas > 1 else (LOG,)
+
+
 GRYPHON = ProtocolDefinition(
     name="gryphon",
     kind=KIND,
@@ -23,7 +32,7 @@ GRYPHON = ProtocolDefinition(
     messages=KINDS,
     promises=Promises(exactly_once=True, members_may_change=False),
     acknowledgement=lambda parameters: Acknowledgement.STORED,
-    logs=lambda parameters: (LOG,),
+    logs=logs_with,
     bypasses_links=lambda parameters: False,
     order=lambda parameters: Order(parameters.order),
     hosts_clients=hosts_clients,

@@ -256,6 +256,73 @@ class Joined:
     tick: int
 
 
+class CopyEnds(NamedTuple):
+    """The extent of a log in a copy: records from index `first` up to, and without, `next`."""
+
+    log: str
+    first: int
+    next: int
+
+
+@record
+class CopyState:
+    """To a broker with clients: the copy of the broker's state at the sender.
+
+    Attributes:
+        owner: the broker that the copy is of.
+        term: the incarnation of the owner that the copy is of; 0 without a whole copy.
+        position: the number of the last write in the copy.
+    """
+
+    owner: BrokerNumber
+    term: int
+    position: int
+    logs: tuple[CopyEnds, ...]
+
+
+class CopyWrite(NamedTuple):
+    """A change of a disk; see `replication.WriteKind` for the meaning of the fields."""
+
+    kind: int
+    log: str
+    first: int
+    end: int
+    items: tuple[bytes, ...]
+
+
+@record
+class CopyWrites:
+    """Writes of a broker for the copy at a replica; or a copy on the way back to the owner.
+
+    Attributes:
+        term: the owner's incarnation.
+        position: the number of the writes; 0 for a part of a copy that is not whole yet.
+        is_awaited: the receiver answers with CopyStored once the writes are durable.
+    """
+
+    owner: BrokerNumber
+    term: int
+    position: int
+    is_awaited: bool
+    writes: tuple[CopyWrite, ...]
+
+
+@record
+class CopyStored:
+    """The answer to CopyWrites: all writes so far are durable at the sender."""
+
+    owner: BrokerNumber
+    term: int
+    position: int
+
+
+@record
+class CopyRequest:
+    """To a replica: a broker with lost state requests the copy of a term."""
+
+    term: int
+
+
 def _halves(message: Events) -> Sequence[Events]:
     """Split a message; the first half covers no ticks behind its last event."""
     run = message.run
@@ -321,5 +388,9 @@ KINDS = (
     MessageKind(76, WindowProbe, may_follow=True),
     MessageKind(77, WindowUpdate),
     MessageKind(78, Doubt),
+    MessageKind(79, CopyState),
+    MessageKind(150, CopyWrites),
+    MessageKind(151, CopyStored),
+    MessageKind(152, CopyRequest),
 )
-"""The messages and their numbers on the wire; 64 to 79 belong to gryphon."""
+"""The messages and their numbers on the wire; 64 to 79, and 150 to 153, belong to gryphon."""

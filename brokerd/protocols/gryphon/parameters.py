@@ -9,12 +9,16 @@ from typing import Any, Final, Self
 
 from brokerd.config import read_section
 from brokerd.errors import ConfigError
+from brokerd.overlay.cells import CellGraph
+from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import Order
 from brokerd.protocols.gryphon.knowledge import ticks_in
+from brokerd.text import counted
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 _AT_LEAST_ONE: Final = (
     "pubends",
+    "replicas",
     "nack_window",
     "nack_repetition_ns",
     "nack_chunk_ns",
@@ -47,6 +51,10 @@ class GryphonParameters:
             expected wait for the next event; in total order only.
         silence_limit_ns: longest silence assigned in advance.
         pubends: number at each broker; a publisher stays at one pubend permanently.
+        replicas: number of disks with the state of a broker with clients: the broker's own, and
+            the disks of the next linked brokers by number. A publication is acknowledged, and sent
+            on, once a majority of the disks has the publication. A broker with a lost disk restores
+            the state from the others. 1: the broker's own disk alone.
         events_per_message: greatest number of events in a message between brokers; 0: no limit. The
             paper's is 1.
         gap_curiosity_ns: age of a gap at its first nack (GCT).
@@ -79,6 +87,7 @@ class GryphonParameters:
     silence_percent: int = 0
     silence_limit_ns: int = 200 * MILLISECOND_NS
     pubends: int = 4
+    replicas: int = 1
     events_per_message: int = 0
     gap_curiosity_ns: int = 200 * MILLISECOND_NS
     nack_repetition_ns: int = 600 * MILLISECOND_NS
@@ -121,6 +130,15 @@ class GryphonParameters:
         """Age at which a broker on the route looks for events that brokers above have released."""
         return self.ack_expected_ns or self.delay_curiosity_ns
 
+    def check_topology(self, topology: Topology, where: str) -> None:
+        """See ReplicationParameters: all brokers with clients have as many linked brokers."""
+        most, name = most_disks(topology)
+        if self.replicas > most:
+            raise ConfigError(
+                f"{where}: replicas = {self.replicas}; {name} has clients and is linked to "
+                f"{counted(most - 1, 'broker')}, so at most {most}"
+            )
+
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
         """See Parameters."""
@@ -162,3 +180,11 @@ class GryphonParameters:
     def warnings(self) -> tuple[str, ...]:
         """See Parameters."""
         return ()
+
+
+def most_disks(topology: Topology) -> tuple[int, str]:
+    """Return the largest number of replicas, and the broker with clients that sets this bound."""
+    graph = topology.overlay("cells")
+    assert isinstance(graph, CellGraph), f"{topology.name} is of kind {topology.kind}"
+    hosts = [members[0] for members in graph.members if len(members) == 1]
+    return min((len(graph.surroundings(host)) + 1, topology.brokers[host]) for host in hosts)

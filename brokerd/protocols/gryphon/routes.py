@@ -41,11 +41,12 @@ def hosts_clients(topology: Topology, broker: BrokerNumber) -> bool:
 
     Paper: [GD02] §3 ("the cells of publisher and subscriber hosting brokers are singletons").
     """
-    graph = _cells_of(topology)
+    graph = cells_of(topology)
     return len(graph.members[graph.cell_of(broker)]) == 1
 
 
-def _cells_of(topology: Topology) -> CellGraph:
+def cells_of(topology: Topology) -> CellGraph:
+    """Return the cells of a topology."""
     graph = topology.overlay(KIND)
     assert isinstance(graph, CellGraph), f"{topology.name} is of kind {topology.kind}"
     return graph
@@ -68,7 +69,7 @@ class Routes:
     """
 
     def __init__(self, broker: BrokerNumber, topology: Topology, pubends: int) -> None:
-        graph = _cells_of(topology)
+        graph = cells_of(topology)
         self.neighbours = graph.surroundings(broker)
         self.cell = graph.cell_of(broker)
         self.peers = tuple(each for each in graph.members[self.cell] if each != broker)

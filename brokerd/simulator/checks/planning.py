@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from random import Random
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from brokerd.errors import ConfigError
+from brokerd.model.identity import BrokerNumber
 from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.overlay.topology import TREE, Topology, nearest
 from brokerd.protocols.definition import ProtocolDefinition
@@ -19,6 +20,20 @@ CLIENT_LIMITS: Final[Mapping[str, tuple[Any, ...]]] = {
     "client_linger_ns": (SECOND_NS, 3 * SECOND_NS),
 }
 """Rare values of the parameters of the client service."""
+
+
+class DiskHolder(Protocol):
+    """A broker with its disk, alive or not."""
+
+    @property
+    def number(self) -> BrokerNumber: ...
+
+    @property
+    def lineage(self) -> int: ...
+
+    def rows_of(self, table: str) -> Mapping[str, Any]: ...
+
+    def records_of(self, log: str) -> tuple[int, Sequence[bytes]]: ...
 
 
 class ProtocolPlanning:
@@ -95,6 +110,10 @@ class ProtocolPlanning:
         """
         return parameters
 
+    def topology_options(self, seed: int, parameters: Any, topology: Topology) -> Any:
+        """Return the parameters with the choices of a seed that its topology bounds."""
+        return parameters
+
     def rare_options(self, seed: int, parameters: Any, *, timed: bool = True) -> Any:
         """Return the parameters with the rare values of a seed.
 
@@ -140,6 +159,16 @@ class ProtocolPlanning:
         A protocol with fixed bounds returns none.
         """
         return ()
+
+    def can_restore(
+        self,
+        topology: Topology,
+        parameters: Any,
+        broker: BrokerNumber,
+        brokers: Sequence[DiskHolder],
+    ) -> bool:
+        """Return True if the disks of brokers have the state that a broker has lost."""
+        return False
 
     def draw_losses(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
         """Return the brokers that are lost in a plan, grouped by simultaneous losses.

@@ -1,7 +1,7 @@
 """A simulated broker: the driver of one core, equivalent to the driver of the runtime."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from brokerd.model.client_messages import Redirect
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import (
+    STATE_RESTORED,
     Append,
     Chop,
     CloseSession,
@@ -88,7 +89,7 @@ class SimulatedBroker(Endpoint):
         events: number of events that the cores of all incarnations have handled.
         history: (event, instant, effects) of this incarnation, if requested.
         joins: the broker first starts without state in a running deployment.
-        lineage: see Started.
+        lineage, restores: see Started.
         recorded: records of the core for the event log, as (event, details).
         has_ended: the core shut the broker down; set until the next start.
     """
@@ -113,6 +114,7 @@ class SimulatedBroker(Endpoint):
         self.events = 0
         self.joins = False
         self.lineage = 0
+        self.restores = False
         self.has_ended = False
         self.history: list[tuple[Event, Instant, list[Effect]]] | None = None
         self.recorded: list[tuple[str, Any]] = []
@@ -168,16 +170,32 @@ class SimulatedBroker(Endpoint):
         wall_ns = self._wall_clocks.read_at_start(self.number, self._clock.now_ns)
         self._handle(
             Started(
-                self.incarnation, recovering, disk.recovered(), disk.ends(), wall_ns, self.lineage
+                self.incarnation,
+                recovering,
+                disk.recovered(),
+                disk.ends(),
+                wall_ns,
+                self.lineage,
+                self.restores,
             )
         )
 
     def accept_loss(self) -> None:
         """Start on a disk that lost durable state, as accepted by the operator."""
-        self.incarnation += STEP
-        self.lineage = self.disk.ledger.lineage = ACCEPTED + self.incarnation
+        self._begin_lineage()
+        self.restores = False
         self._wall_clocks.set_ahead(self.number)
         self.start()
+
+    def restore_state(self) -> None:
+        """Start on a disk that lost durable state, which other brokers have."""
+        self._begin_lineage()
+        self.restores = True
+        self.start()
+
+    def _begin_lineage(self) -> None:
+        self.incarnation += STEP
+        self.lineage = self.disk.ledger.lineage = ACCEPTED + self.incarnation
 
     def witnessed_mark(self) -> StateMark | None:
         """Return the mark of durable state that neighbours have; None without a neighbour.
@@ -262,6 +280,10 @@ class SimulatedBroker(Endpoint):
     def rows_of(self, table: str) -> Mapping[str, Any]:
         """Return the durable rows of one table, for a look only."""
         return self.disk.rows_of(table)
+
+    def records_of(self, log: str) -> tuple[int, Sequence[bytes]]:
+        """Return the index of the first durable record of a log, and the durable records."""
+        return self.disk.records_of(log)
 
     # ------------------------------------------------------------ events from the network
 
@@ -392,4 +414,6 @@ class SimulatedBroker(Endpoint):
         self.has_ended = True
 
     def _perform_record(self, effect: Record) -> None:
+        if effect.event == STATE_RESTORED:
+            self.restores = False
         self.recorded.append((effect.event, effect.details))

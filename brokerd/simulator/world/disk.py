@@ -1,7 +1,7 @@
 """The disk of one simulated broker: rows and logs; a crash loses writes that were not durable."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
@@ -202,6 +202,12 @@ class SimulatedDisk:
     def contents(self) -> tuple[Any, ...]:
         """Return all durable rows and logs."""
         return self.recovered(), self._logs.contents()
+
+    def records_of(self, log: str) -> tuple[int, Sequence[bytes]]:
+        """Return the index of the first durable record of a log, and the durable records."""
+        return next(
+            (first, records) for name, first, records in self._logs.contents() if name == log
+        )
 
     def unwritten(self) -> tuple[Any, ...]:
         """Return the accepted transactions and changes of logs that a crash may lose."""

@@ -133,6 +133,6 @@ class Membership:
 
 
 def _farewell(broker: SimulatedBroker, leaving: BrokerNumber) -> Farewell:
-    core: Any = broker.protocol
+    core: Any = broker.core
     protocol: DecommissioningProtocol = core
     return protocol.farewell(leaving)

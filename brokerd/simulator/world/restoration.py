@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from brokerd.model.identity import ClientId
+from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.sessions.messages import StateMark
+from brokerd.simulator.checks.protocol_checks import planning_of
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.consumers import Redeliveries
@@ -15,12 +16,14 @@ class DiskRestoration:
 
     Attributes:
         accepted, refused: number of proved losses of state, by the operator's answer.
+        restored: number of proved losses of state that other brokers make good.
     """
 
     def __init__(self, state: ClusterState, redeliveries: Redeliveries) -> None:
         self._state = state
         self._redeliveries = redeliveries
-        self.accepted = self.refused = 0
+        self.accepted = self.refused = self.restored = 0
+        self._newest: dict[BrokerNumber, tuple[Any, ...]] = {}
 
     def copy(self, broker: SimulatedBroker, *, is_empty: bool) -> tuple[Any, ...] | None:
         """Return a copy of a disk, for `restore`; None for an empty disk."""
@@ -72,6 +75,13 @@ class DiskRestoration:
             return
         broker.recorded.append(("state_lost", {"cause": cause}))
         state.note(f"{broker.name} refuses to serve: {cause}")
+        if self._can_restore(broker):
+            self.restored += 1
+            if not broker.restores:
+                self._newest[broker.number] = newest
+            state.note(f"restore {broker.name}")
+            broker.restore_state()
+            return
         if state.definition.keeps_loss(state.topology, state.parameters, broker.number):
             self.refused += 1
             disk.put_back(newest)
@@ -94,3 +104,22 @@ class DiskRestoration:
     def _accept(self, broker: SimulatedBroker) -> None:
         self._state.note(f"accept-loss {broker.name}")
         broker.accept_loss()
+        for other in self._state.brokers:
+            if other.restores and not self._can_restore(other):
+                self._find_disk(other)
+
+    def _can_restore(self, broker: SimulatedBroker) -> bool:
+        """Return True if other brokers have the state that a broker has lost."""
+        state = self._state
+        where = state.topology, state.parameters, broker.number
+        if not state.definition.restores(*where):
+            return False
+        return planning_of(state.protocol).can_restore(*where, state.brokers)
+
+    def _find_disk(self, broker: SimulatedBroker) -> None:
+        """Put the newest disk of a broker back whose replicas have lost its state, too."""
+        if broker.alive:
+            broker.kill()
+        broker.disk.put_back(self._newest[broker.number])
+        broker.lineage, broker.restores = broker.disk.ledger.lineage, False
+        self._start(broker)

@@ -13,6 +13,7 @@ from tests.helpers.gryphon_stories import Story
 from tests.helpers.seeds import seeds_of_the_mix
 from tests.protocols.gryphon.test_checks import SEEN
 from tests.protocols.gryphon.test_filter_routes import STORIES as ROUTE_STORIES
+from tests.protocols.gryphon.test_replicas import BUGS as REPLICA_BUGS
 
 BY_ROUTES = tuple(bug for bugs in ROUTE_STORIES.values() for bug in bugs)
 MUTANTS = bugs_of("gryphon")
@@ -25,6 +26,7 @@ BY_A_STORY = "delivered-counts-as-acknowledged"
 BY_STORIES = (
     BY_A_STORY,
     *BY_ROUTES,
+    *REPLICA_BUGS,
     "own-streams-lose-without-a-gap",
     "idle-brokers-never-doubt",
     "proof-of-an-ended-subscription",

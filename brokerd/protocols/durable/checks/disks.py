@@ -62,7 +62,7 @@ class StoredChecks(ProtocolChecks):
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks; a run is compared once."""
-        core = broker.core
+        core = broker.protocol
         assert isinstance(core, Durable), f"{core} is no core of durable"
         if core.passed.stored_bytes > self._limit_bytes:
             subject = f"{broker.name} stores {core.passed.stored_bytes} B"
@@ -186,7 +186,7 @@ class DurableChecks(GryphonChecks):
         """Return True if a broker has a subscription, and everything that it lacks is held."""
         for there in self.world.brokers():
             if there.number == broker and there.alive:
-                core = there.core
+                core = there.protocol
                 assert isinstance(core, Durable), f"{core} is no core of durable"
                 return core.arrivals.is_safe((client, number))
         return False
@@ -233,7 +233,7 @@ class DurableChecks(GryphonChecks):
 
     def _list_restored(self, broker: BrokerView) -> list[str]:
         """Return the restored subscriptions of a broker, as in its rows."""
-        core, register = broker.core, self.world.oracle.register
+        core, register = broker.protocol, self.world.oracle.register
         assert isinstance(core, Durable), f"{core} is no core of durable"
         oracle = self.world.oracle
         if not oracle.losses.are_accepted:
@@ -256,7 +256,7 @@ class DurableChecks(GryphonChecks):
     def examine(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See GryphonChecks."""
         super().examine(broker, brokers)
-        core = broker.core
+        core = broker.protocol
         assert isinstance(core, Durable), f"{core} is no core of durable"
         if core.gryphon.is_reading:
             return
@@ -371,7 +371,7 @@ def _released_tick(broker: BrokerView, stream: StreamId, *, came: bool = True) -
 
 
 def _check_gap(broker: BrokerView, client: ClientId, gap: Gap) -> None:
-    core = broker.core
+    core = broker.protocol
     assert isinstance(core, Durable), f"{core} is no core of durable"
     if gap.reason == STATE_LOST:
         return  # it stands for an event of the stream

@@ -52,7 +52,7 @@ class FeedingChecks(ProtocolChecks):
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks."""
-        core = broker.core
+        core = broker.protocol
         assert isinstance(core, Durable), f"{core} is no core of durable"
         away, catching_up, behind = Mode.AWAY, Mode.CATCHING_UP, self._behind
         hosted: Mapping[StreamId, HostedStream] = {}
@@ -114,7 +114,7 @@ class FeedingChecks(ProtocolChecks):
 
 def _alive(brokers: Sequence[BrokerView]) -> Iterator[tuple[BrokerView, Durable]]:
     for broker in brokers:
-        core = broker.core
+        core = broker.protocol
         assert isinstance(core, Durable), f"{core} is no core of durable"
         if broker.alive:
             yield broker, core

@@ -85,7 +85,7 @@ class MatchChecks(ProtocolChecks):
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
-        core = broker.core
+        core = broker.protocol
         assert isinstance(core, Durable), f"{core} is no core of durable"
         if type(event) is Started:
             self._positions.pop(broker.number, None)

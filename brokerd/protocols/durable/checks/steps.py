@@ -80,7 +80,7 @@ class AcknowledgementChecks(ProtocolChecks):
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks; the first observed position of a subscription is always valid."""
-        core = broker.core
+        core = broker.protocol
         assert isinstance(core, Durable), f"{core} is no core of durable"
         incarnation, before = self._begun.get(broker.number, (0, {}))
         if incarnation != broker.incarnation:
@@ -140,7 +140,7 @@ class QuestionChecks(ProtocolChecks):
                 requested.remove(start, end)
 
     def _request(self, broker: BrokerView, message: Fetch) -> None:
-        core, key = broker.core, (broker.number, message.stream)
+        core, key = broker.protocol, (broker.number, message.stream)
         assert isinstance(core, Durable), f"{core} is no core of durable"
         requested = self._requested.setdefault(key, IntervalSet())
         until = self._until.setdefault(key, deque())

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.checks.marks import MARKS, GryphonMarks
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
+from brokerd.protocols.gryphon.checks.replicas import has_majority
 from brokerd.protocols.gryphon.checks.steps import RECOUNTS, GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.routes import hosts_clients
@@ -15,18 +16,26 @@ from brokerd.simulator.checks.recounts import Position
 
 
 class GryphonReach(Reach):
-    """See Reach: a publication on its own broker's disk is acknowledged, whatever is reached.
+    """See Reach: a publication on a majority of its disks is acknowledged, whatever is reached.
 
     In total order no publication arrives at a broker that a pubend cannot reach.
     """
 
     def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
         """See Reach."""
-        return self._is_whole(home) if self._parameters.is_total else super().reaches(source, home)
+        if self._parameters.is_total:
+            return self._is_whole(home)
+        return self._writes(source) and self._writes(home) and super().reaches(source, home)
 
     def starts(self, home: BrokerNumber) -> bool:
         """See Reach: with filters a subscription waits for all pubends."""
-        return self._is_whole(home) if self._parameters.filters else super().starts(home)
+        if self._parameters.filters:
+            return self._is_whole(home)
+        return self._writes(home) and super().starts(home)
+
+    def ends(self, home: BrokerNumber) -> bool:
+        """See Reach: the end of a subscription is durable first."""
+        return self._writes(home)
 
     def drains(self, home: BrokerNumber) -> bool:
         """See Reach: a client that moves is owed publications of all pubends."""
@@ -35,11 +44,19 @@ class GryphonReach(Reach):
     def _is_whole(self, home: BrokerNumber) -> bool:
         topology = self._graph.topology
         hosts = [n for n in self._graph.present if hosts_clients(topology, n)]
+        if not all(map(self._writes, hosts)):
+            return False
         return all(super(GryphonReach, self).reaches(each, home) for each in hosts)
+
+    def _writes(self, broker: BrokerNumber) -> bool:
+        parameters, topology = self._parameters, self._graph.topology
+        if parameters.replicas == 1 or not hosts_clients(topology, broker):
+            return True
+        return has_majority(topology, parameters, broker, self._broken, self._removed)
 
     def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
         """See Reach: in total order a pubend begins when all brokers with clients wait for it."""
-        return not self._parameters.is_total or self._is_whole(source)
+        return self._is_whole(source) if self._parameters.is_total else self._writes(source)
 
 
 SIMULATED = SimulatedProtocol(
@@ -60,8 +77,13 @@ SIMULATED = SimulatedProtocol(
             "Durability._when_durable",
             "Outlet.sent",
             "Outlet.parked",
+            "ReplicatedState._written",
+            "ReplicatedState._tokens",
         ),
         paired=(
+            "StateCopy.logs",
+            "ReplicatedState._ends",
+            "ReplicatedState._begun",
             "OwnSubscription.acknowledged",
             "OwnSubscription.begins_after",
             "Streams._streams",
@@ -72,7 +94,12 @@ SIMULATED = SimulatedProtocol(
             "released",
         ),
         positions=("a row of restarted", "a row of subscriber_progress"),
-        bounded=("ChangeRoutes.owed[][]",),
+        bounded=(
+            "ChangeRoutes.owed[][]",
+            "StateCopy.rows",
+            "LogCopy.spans",
+            "ReplicatedState._rows",
+        ),
     ),
     limits=(
         Limit("brokerd.protocols.gryphon.pubend", "_LOGGED_RECORDS", (1, 8)),

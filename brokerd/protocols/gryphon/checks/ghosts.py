@@ -219,7 +219,7 @@ class GhostChecks(ProtocolChecks):
 
     def _note_done(self, broker: BrokerView) -> None:
         """Record the acks of a broker's clients, which survive the broker's crash."""
-        core = gryphon_of(broker.core)
+        core = gryphon_of(broker.protocol)
         number, done = broker.number, self._done
         for stream in core.streams:
             if (through := stream.subend.done) > done.get(key := (number, stream.identity), 0):

@@ -128,7 +128,7 @@ class HoldingChecks(ProtocolChecks):
             raise InvariantViolated("retained", f"{subject} is not what is counted")
 
     def _check_chop(self, broker: BrokerView, effect: Chop) -> None:
-        core, records = gryphon_of(broker.core), self._records[broker.number]
+        core, records = gryphon_of(broker.protocol), self._records[broker.number]
         final = {stream.identity: stream.knowledge.final for stream in core.streams}
         for index in [each for each in records if each < effect.first]:
             identity, last = records.pop(index)

@@ -5,10 +5,12 @@ from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar, Final
 
+from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.definition import Order
-from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
+from brokerd.protocols.gryphon.checks.replicas import can_restore
+from brokerd.protocols.gryphon.parameters import GryphonParameters, most_disks
+from brokerd.simulator.checks.planning import CLIENT_LIMITS, DiskHolder, ProtocolPlanning
 from brokerd.units import MILLISECOND_NS
 
 TOTAL = 0.3
@@ -16,6 +18,12 @@ TOTAL = 0.3
 
 FILTERS = 0.85
 """Share of the seeds with filters between brokers."""
+
+REPLICATED: Final = 0.3
+"""Share of the later seeds with replicas."""
+
+BEFORE_REPLICAS: Final = 200
+"""The last seed whose history is older than replicas."""
 
 SUBENDS_ONLY: Final = 0.5
 """Share of the seeds with doubts of subends in which pubends request no acks."""
@@ -140,6 +148,23 @@ class GryphonPlanning(ProtocolPlanning):
             answer_window_bytes=windows.choice((4_000, 12_000, chosen.answer_window_bytes)),
             send_stall_ns=windows.choice((50, 200)) * MILLISECOND_NS,
         )
+
+    def topology_options(self, seed: int, parameters: Any, topology: Topology) -> Any:
+        """See ProtocolPlanning: later seeds have replicas, as many as all brokers can."""
+        random = Random(f"replicas {seed}")
+        if seed <= BEFORE_REPLICAS or random.random() >= REPLICATED:
+            return parameters
+        return replace(parameters, replicas=random.randint(2, most_disks(topology)[0]))
+
+    def can_restore(
+        self,
+        topology: Topology,
+        parameters: Any,
+        broker: BrokerNumber,
+        brokers: Sequence[DiskHolder],
+    ) -> bool:
+        """See ProtocolPlanning."""
+        return can_restore(topology, parameters, broker, brokers)
 
     def discovery_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning: a pubend detects the loss of an event that no broker has requested.

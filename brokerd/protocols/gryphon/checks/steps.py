@@ -100,7 +100,7 @@ class GryphonChecks(ProtocolChecks):
         A client that has moved returns to its new broker only. A client that states no subscription
         may have lost its memory, so its subscriptions stay for the linger although it is connected.
         """
-        core: Any = broker.core
+        core: Any = broker.protocol
         oracle = self.world.oracle
         if not oracle.losses.is_lossy(broker.number):
             return 0
@@ -121,7 +121,7 @@ class GryphonChecks(ProtocolChecks):
 
     def examine(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """Check the state of a broker: of all streams whose state was not examined yet."""
-        core = gryphon_of(broker.core)
+        core = gryphon_of(broker.protocol)
         ghosts, take = self.ghosts, self._states.take
         for stream in core.streams:
             if take(broker.number, stream, ghosts.facts_of(stream.identity)):
@@ -130,7 +130,7 @@ class GryphonChecks(ProtocolChecks):
 
     def check_settled(self, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks: all brokers have the filter of each live broker, or are owed it."""
-        cores = {each.number: gryphon_of(each.core) for each in brokers if each.alive}
+        cores = {each.number: gryphon_of(each.protocol) for each in brokers if each.alive}
         owed = [*_owed_changes(cores)]
         awaited = {(peer, origin): None for (_, peer, origin), _ in owed}
         for (number, peer, origin), changes in owed:

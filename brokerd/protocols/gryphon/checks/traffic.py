@@ -190,7 +190,7 @@ class TrafficChecks(ProtocolChecks):
     ) -> None:
         """Check requests; one request may be sent to several brokers in one step."""
         subject = f"{broker.name}, {tuple(identity)}"
-        core = gryphon_of(broker.core)
+        core = gryphon_of(broker.protocol)
         traffic, now_ns = self._traffic_of(broker, identity), core.now_ns
         while traffic.requested and traffic.requested[0][0] <= now_ns:
             traffic.requested.popleft()
@@ -228,7 +228,7 @@ class TrafficChecks(ProtocolChecks):
     # ------------------------------------------------------------ acks
 
     def _check_done(self, broker: BrokerView, peer: BrokerNumber, message: Done) -> None:
-        core = gryphon_of(broker.core)
+        core = gryphon_of(broker.protocol)
         for identity, through in message.through:
             subject = f"{broker.name} to {peer}, cell {message.cell}, {tuple(identity)}: {through}"
             stream = _stream(core, identity)

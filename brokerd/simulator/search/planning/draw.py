@@ -100,6 +100,7 @@ def draw_plan(
     parameters = planning.options(seed, parameters, long=long, simple=simple)
     if not simple and setting is None:
         parameters = planning.rare_options(seed, parameters)
+        parameters = planning.topology_options(seed, parameters, topology)
     limits: Chosen = ()
     if not simple and setting is None:
         limits = draw_limits(seed, limits_of(protocol))
