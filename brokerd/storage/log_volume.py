@@ -205,9 +205,8 @@ class LogVolume:
                 self._cut_off(path, data, position, is_last=is_last)
                 break
             if group.number != self._group:
-                raise LogDamaged(
-                    f"{path}: group {group.number} at byte {position} in place of {self._group}",
-                    position,
+                raise StorageCorrupt(
+                    f"{path}: group {group.number} at byte {position} in place of {self._group}"
                 )
             try:
                 self._apply(position, entries_of(group.body))
