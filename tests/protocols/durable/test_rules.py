@@ -15,6 +15,7 @@ import pytest
 
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
+from brokerd.simulator.search.swarm import run_seed
 from tests.helpers.durable_stories import DurableStory
 from tests.protocols.durable import (
     test_consumers,
@@ -180,3 +181,8 @@ def test_a_mistake_breaks_the_rule_that_stands_for_an_invariant(
     assert broken(story, *arguments) == ""
     with plant([MUTANTS[bug]]):
         assert broken(story, *arguments) == rule
+
+
+def test_no_rule_takes_a_subscription_for_an_earlier_one_of_its_number() -> None:
+    """In this plan a client without memory subscribes again, with the identity of before."""
+    assert run_seed(206, "durable").violations == ()

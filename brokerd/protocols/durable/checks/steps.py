@@ -6,7 +6,7 @@ Paper: [DS03] §2 (checkpoint tokens), §3, §4.1 (nacks are consolidated; relea
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from brokerd.model.client_messages import Acknowledge, CommitConsumed, Connect
+from brokerd.model.client_messages import Acknowledge, CommitConsumed, Connect, Unsubscribe
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.protocols.durable.catchup_streams import CatchupWindow
 from brokerd.protocols.durable.core import Durable
@@ -72,6 +72,11 @@ class AcknowledgementChecks(ProtocolChecks):
             for _, seen in message.resume:
                 for stream, last in seen:
                     self._note(broker, event.peer, stream, last)
+        elif type(message) is Unsubscribe:
+            _, begun = self._begun.get(broker.number, (0, {}))
+            # The next subscription of this number may have the identity, too.
+            for key in [each for each in begun if each[1:3] == (event.peer, message.number)]:
+                del begun[key]
         return ()
 
     def _note(self, broker: BrokerView, client: Peer, stream: StreamId, last: int) -> None:
