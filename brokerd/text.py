@@ -92,8 +92,12 @@ def named(name: str, text: str) -> str:
 
 def without_name(name: str, text: str) -> str:
     """Return a text of a process without the name in front, for a line that has it before."""
-    found = re.match(rf"(?:broker )?{re.escape(name)}(?:: | (?=\w))", text)
-    return text[found.end() :] if found else text
+    begin = text.removeprefix("broker ")
+    if begin.startswith(f"{name}: "):
+        return begin[len(name) + 2 :]
+    rest = begin.removeprefix(f"{name} ")
+    is_named = len(rest) < len(begin) and rest[:1].isalnum()
+    return rest if is_named else text
 
 
 def counted(number: int, noun: str) -> str:

@@ -38,7 +38,9 @@ class Spawner:
     async def fork(self, role: str, config: dict[str, Any], **options: Any) -> ProcessIdentity:
         await trio.lowlevel.checkpoint()
         arguments = [sys.executable, "-S", "-E", "-c", config["text"]]
-        return ProcessIdentity.of(os.posix_spawn(sys.executable, arguments, {}, setpgroup=0))
+        # A watchdog in this process may have left SIGTERM ignored.
+        pid = os.posix_spawn(sys.executable, arguments, {}, setpgroup=0, setsigdef=[signal.SIGTERM])
+        return ProcessIdentity.of(pid)
 
 
 def supervise(folder: Path, story: Callable[[Supervisor], Awaitable[None]]) -> None:

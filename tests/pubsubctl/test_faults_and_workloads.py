@@ -113,7 +113,8 @@ def test_verbs_and_schedules_are_listed(call: Call) -> None:
     verbs = call("inject", "--list", "-j").document["verbs"]
     assert {row["verb"] for row in verbs} >= {"kill", "partition", "disk-full", "host-loss"}
     assert all(row["needs"] and row["seen_by"] for row in verbs)
-    assert {row["verb"] for row in verbs if not row["undone_by"]} == {"restart", "client-roam"}
+    lasting = {row["verb"] for row in verbs if row["undone_by"]}
+    assert {row["verb"] for row in verbs} - lasting == {"restart", "corrupt", "client-roam"}
     assert "nothing to undo" not in answer.out
 
 
@@ -183,8 +184,8 @@ def test_a_selftest_tries_every_verb_there_is(name: str) -> None:
         found = lint(schedule, topology, machines=machines)
         assert [str(each) for each in found if each.severity == "error"] == []
         tried |= {step.do for step in schedule.steps}
-    # A crash is absorb, kill and restart; clients are those of a bench.
-    assert tried == set(VERBS) - {"crash", *CLIENT_VERBS}
+    # A crash is absorb, kill and restart; nothing undoes corrupt; clients are those of a bench.
+    assert tried == set(VERBS) - {"crash", "corrupt", *CLIENT_VERBS}
 
 
 @pytest.mark.parametrize("brokers, killed", [(250, 42), (500, 85)])

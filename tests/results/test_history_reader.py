@@ -162,6 +162,7 @@ def test_losses_are_accepted_from_the_first_signed_act_on(tmp_path: Path) -> Non
         act = {"event": "loss_accepted", "signature": signature, "loss": loss}
         lines = [json.dumps(act | {"t_ns": read.origin_ns + at_ns}) for at_ns in times]
         (process / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        read.__dict__.pop("_accepted_losses", None)
         return read._find_accepted_ns()
 
     assert accepted() is None

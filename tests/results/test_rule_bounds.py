@@ -143,7 +143,7 @@ def test_a_gap_of_a_loss_counts_from_the_act_that_accepts_it(late_ns: int) -> No
 def test_the_first_act_of_a_run_accepts_its_losses() -> None:
     act = {"event": "loss_accepted", "loss": 1, "signature": "0a" * 64}
     lines = [{**act, "t_ns": 7}, {**act, "t_ns": 5}, {**act, "t_ns": 9}]
-    process = SimpleNamespace(host="h", role="broker", lines=lambda name: lines)
+    process = SimpleNamespace(name="c1", host="h", role="broker", lines=lambda name: lines)
     run: Any = SimpleNamespace(promises=Promises(), to_timeline=lambda ns, host: ns)
     logs: Any = SimpleNamespace(processes=[process])
     assert promises_with_losses(run, logs).losses_from_ns == 5

@@ -34,6 +34,7 @@ UNDRAWN: Final = {
         "ges_reliable.epochs: _ONE_BY_ONE; ges_reliable.subscriptions: _NONE; "
         "gryphon.filter_table: _EVERY_CELL; gryphon.knowledge: TICK_NS LAST_TICK; "
         "gryphon.flow_control: EVENT_BYTES FIRST_LIMIT; gryphon.messages: EVERYWHERE; "
+        "gryphon.replicated_core: _OWN_TOKENS; "
         "multi_proxy.topic_log: _CARRIED; multi_proxy.topics: NO_TOPIC; "
         "interface: FIRST_INNER_SESSION; registry: FIRST_MESSAGE_NUMBER; "
         "parts.clients.own_subscriptions: DETACHED; "
@@ -60,6 +61,7 @@ UNDRAWN: Final = {
         "client.store: STORE_LIMIT_BYTES"
     ),
     FORGOTTEN: (
+        "client.received_positions: RANGE_LIMIT; "
         "durable.holds: _REMOVALS; parts.clients.progress: MOST_PUBLISHERS WRITE_INTERVAL_NS"
     ),
     PARAMETER: "durable.parameters: _LINGER_NS; ges_reliable.parameters: _KEPT_NS",

@@ -39,7 +39,7 @@ def test_publications_wait_until_a_newcomer_has_the_subscriptions() -> None:
 
 def test_publications_are_lost_if_a_newcomer_considers_itself_complete() -> None:
     with (
-        pytest.raises(InvariantViolated, match="acknowledged too early: n calls"),
+        pytest.raises(InvariantViolated, match="acknowledged too early: n acknowledges"),
         plant_mutants([Mutant.NEWCOMER_IS_COMPLETE]),
     ):
         _publish_from_a_newcomer_at_once()
