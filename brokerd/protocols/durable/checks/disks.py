@@ -389,7 +389,7 @@ def _check_silence(broker: BrokerView, event: Event, answer: Fetched | NothingFe
     stream = answer.run.source if isinstance(answer, Fetched) else answer.stream
     ticks = len(answer.run) if isinstance(answer, Fetched) else 0
     is_passed_on = isinstance(event, MessageReceived) and type(event.message) in _ANSWERS
-    core = broker.core
+    core = broker.protocol
     assert isinstance(core, Durable), f"{core} is no core of durable"
     if stream.broker == broker.number or is_passed_on or stream.broker in core._decommissioning:
         return

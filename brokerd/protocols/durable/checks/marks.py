@@ -235,7 +235,7 @@ class DurableMarks:
         """See MarkObserver."""
         if effects:
             self._table.step(MarkStep(broker, event, effects))
-        assert isinstance(broker.protocol, Durable), f"{broker.core} is no core of durable"
+        assert isinstance(broker.protocol, Durable), f"{broker.protocol} is no core of durable"
         answered = broker.protocol.gryphon.counters["fetched_from_store"]
         if self._answered.has_risen(broker.number, answered):
             self._table.count(("answered-from-store",))

@@ -112,8 +112,8 @@ SIMULATED = SimulatedProtocol(
         Limit("brokerd.protocols.gryphon.filter_routes", "MOST_OWED", (1, 3), LATE),
         Limit("brokerd.protocols.gryphon.filter_routes", "HOLD_NS", (1_000_000,), LATE),
         Limit("brokerd.protocols.gryphon.copies", "SNAPSHOT_BYTES", (1, 300), LATE),
-        Limit("brokerd.protocols.gryphon.copies", "PLACES_PER_READ", (1, 3), LATE),
-        Limit("brokerd.protocols.gryphon.replicated_state", "FILL_RECORDS", (1, 3), LATE),
+        Limit("brokerd.protocols.gryphon.copies", "PLACES_PER_READ", (2, 8), LATE),
+        Limit("brokerd.protocols.gryphon.replicated_state", "FILL_RECORDS", (16, 64), LATE),
     ),
     positions=(
         Position(RELEASED),
