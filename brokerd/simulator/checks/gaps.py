@@ -91,7 +91,8 @@ class GapJudge:
         is_promised = is_absence or any(age_ns is not None for _, age_ns in periods)
         if reason in self._promises.gaps and client in self._register.restarted:
             # An earlier process acknowledged these, and they may be released under any policy.
-            is_promised |= stream.fence is not None and last <= stream.fence
+            owed = max((each for each in stream.ranks if first <= each <= last), default=0)
+            is_promised |= stream.fence is not None and owed <= stream.fence
         if not is_promised and not is_lost_state:
             self._violations.add("gap unpromised", subject)
         for sequence in range(first, last + 1):
