@@ -54,7 +54,9 @@ class WhileBroken:
         for number in self._cluster.graph.present:
             broker = self._cluster.brokers[number]
             state = broker.core.status().state
-            if state != "running" and broker.number not in self._let_off:
+            if state == "running" or not self._reach.recovers(number):
+                continue
+            if number not in self._let_off:
                 yield f"{broker.name} is {state}"
 
     def _describe_undelivered(self) -> Iterator[str]:

@@ -74,6 +74,10 @@ class Reach:
         """Return True if requested ends at a broker must complete, answered anywhere."""
         return True
 
+    def recovers(self, broker: BrokerNumber) -> bool:
+        """Return True if a broker must end its recovery, whatever it has lost."""
+        return True
+
     def drains(self, home: BrokerNumber) -> bool:
         """Return True if a broker must deliver all earlier publications to a client that moves."""
         return True

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.checks.marks import MARKS, GryphonMarks
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
-from brokerd.protocols.gryphon.checks.replicas import has_majority
+from brokerd.protocols.gryphon.checks.replicas import has_majority, reaches_copies
 from brokerd.protocols.gryphon.checks.steps import RECOUNTS, GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.routes import hosts_clients
@@ -53,6 +53,13 @@ class GryphonReach(Reach):
         if parameters.replicas == 1 or not hosts_clients(topology, broker):
             return True
         return has_majority(topology, parameters, broker, self._broken, self._removed)
+
+    def recovers(self, broker: BrokerNumber) -> bool:
+        """See Reach: a broker with a lost disk needs the copies of its replicas."""
+        parameters, topology = self._parameters, self._graph.topology
+        if parameters.replicas == 1 or not hosts_clients(topology, broker):
+            return True
+        return reaches_copies(topology, parameters, broker, self._broken, self._removed)
 
     def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
         """See Reach: in total order a pubend begins when all brokers with clients wait for it."""

@@ -26,13 +26,39 @@ def has_majority(
     removed: Collection[BrokerNumber],
 ) -> bool:
     """Return True if a broker reaches enough replicas for its writes to be durable."""
+    reached = _count_reached(topology, parameters, broker, broken, removed)
+    return reached >= majority_of(parameters.replicas) - 1
+
+
+def reaches_copies(
+    topology: Topology,
+    parameters: Any,
+    broker: BrokerNumber,
+    broken: Collection[Link],
+    removed: Collection[BrokerNumber],
+) -> bool:
+    """Return True if a broker reaches enough replicas to restore its state from them."""
+    reached = _count_reached(topology, parameters, broker, broken, removed)
+    return reached >= _copies_needed(parameters)
+
+
+def _count_reached(
+    topology: Topology,
+    parameters: Any,
+    broker: BrokerNumber,
+    broken: Collection[Link],
+    removed: Collection[BrokerNumber],
+) -> int:
     near = cells_of(topology).surroundings(broker)
-    reached = [
-        each
+    return sum(
+        each not in removed and (min(broker, each), max(broker, each)) not in broken
         for each in replicas_of(broker, near, parameters.replicas)
-        if each not in removed and (min(broker, each), max(broker, each)) not in broken
-    ]
-    return len(reached) >= majority_of(parameters.replicas) - 1
+    )
+
+
+def _copies_needed(parameters: Any) -> int:
+    found: int = parameters.replicas - majority_of(parameters.replicas) + 1
+    return found
 
 
 def can_restore(
@@ -42,8 +68,7 @@ def can_restore(
     near = cells_of(topology).surroundings(broker)
     replicas = [brokers[each] for each in replicas_of(broker, near, parameters.replicas)]
     whole = [each for each in replicas if _has_copy(each, broker)]
-    needed: int = parameters.replicas - majority_of(parameters.replicas) + 1
-    return len(whole) >= needed
+    return len(whole) >= _copies_needed(parameters)
 
 
 def _has_copy(replica: DiskHolder, owner: BrokerNumber) -> bool:
