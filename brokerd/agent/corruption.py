@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from brokerd.errors import ControlError
-
-Damage = Literal["bit", "tail"]
-"""bit: one bit is flipped. tail: the file ends at the place."""
+from brokerd.model.fault_verbs import Damage
 
 ALL_FILES: Final = "*"
 

@@ -9,7 +9,7 @@ judge (`results.reference`) has separate sets, because the two judges share no c
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 TargetKind = Literal[
     "broker", "link", "machine", "sets", "client", "subscriber", "own-process subscriber"
@@ -38,8 +38,9 @@ DISCONNECT: Final = "client-disconnect"
 SLOW: Final = "client-slow"
 ROAM: Final = "client-roam"
 CRASH: Final = "client-crash"
-DAMAGES: Final = ("bit", "tail")
-"""Damages of a corruption: a bit is flipped, or the file ends at the place."""
+Damage = Literal["bit", "tail"]
+"""bit: one bit is flipped. tail: the file ends at the place."""
+DAMAGES: Final[tuple[Damage, ...]] = get_args(Damage)
 MOST_DRAWN: Final = (1 << 53) - 1
 """Highest number that is drawn for the place of a corruption; JSON keeps it exactly."""
 

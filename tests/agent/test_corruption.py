@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.agent.corruption import ALL_FILES, Damage, corrupt
+from brokerd.agent.corruption import ALL_FILES, corrupt
 from brokerd.errors import ControlError
-from brokerd.model.fault_verbs import DAMAGES, MOST_DRAWN
+from brokerd.model.fault_verbs import DAMAGES, MOST_DRAWN, Damage
 
 FILES = {"log/1": b"first", "log/2": b"", "log/more/3": b"third", "meta": b"0123456789"}
 

@@ -279,7 +279,7 @@ class PublishRequests:
     def refuse_loss(self, message: LossProof) -> bool:
         """Stop a source whose storage has lost publications; return False if the source lost none.
 
-        The publications after the lost ones would wait for them for ever.
+        Later publications would wait for the lost ones for ever.
         """
         pending = self._sources.get(message.source)
         if pending is None or pending.is_refused or message.acknowledged > pending.done:

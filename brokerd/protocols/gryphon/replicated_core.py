@@ -195,10 +195,10 @@ class ReplicatedCore(CoreWrapper):
                 state="recovering",
                 wanted=state.brokers,
                 ready=tuple([each for each in state.brokers if each in self._sessions]),
-                idle_reasons=(self.restoration.waits(),),
+                idle_reasons=(self.restoration.describe_wait(),),
             )
         status = self.core.status()
-        waits = state.waits() if state is not None and state.lag() else ""
+        waits = state.describe_wait() if state is not None and state.lag() else ""
         return replace(status, idle_reasons=(*status.idle_reasons, waits)) if waits else status
 
     def detail(self) -> Mapping[str, Any]:

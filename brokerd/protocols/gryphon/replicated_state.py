@@ -280,8 +280,8 @@ class ReplicatedState:
         """Return the number of writes that wait for a majority."""
         return self.position - self.confirmed() if self._written else 0
 
-    def waits(self) -> str:
-        """Return what durable writes wait for, for people, "" for nothing."""
+    def describe_wait(self) -> str:
+        """Return the reason for which writes are not durable, for people; "" if there is none."""
         missing = self._others - len(self.held)
         if missing <= 0:
             return ""
@@ -368,8 +368,8 @@ class Restoration:
                 self.lineage, self.is_whole = write.first, True
         return appends
 
-    def waits(self) -> str:
-        """Return what the restoration waits for, for people."""
+    def describe_wait(self) -> str:
+        """Return the reason for which the restoration has not ended, for people."""
         if self.source is not None:
             return "its state arrives from a replica"
         return (

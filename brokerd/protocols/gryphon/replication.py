@@ -128,8 +128,8 @@ _SIZE: Final = struct.Struct(">I")
 def pack_entry(
     kind: EntryKind, owner: BrokerNumber, term: int, position: int, write: CopyWrite
 ) -> LogRecord:
-    name = write.log.encode()
     """Return an entry of the log of copies."""
+    name = write.log.encode()
     head = _HEAD.pack(kind, owner, term, position, write.kind)
     sizes = b"".join([_SIZE.pack(len(each)) for each in write.items])
     body = _WRITE.pack(len(name), write.first, write.end, len(write.items))

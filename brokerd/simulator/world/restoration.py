@@ -106,7 +106,7 @@ class DiskRestoration:
         broker.accept_loss()
         for other in self._state.brokers:
             if other.restores and not self._can_restore(other):
-                self._find_disk(other)
+                self._put_back_disk(other)
 
     def _can_restore(self, broker: SimulatedBroker) -> bool:
         """Return True if other brokers have the state that a broker has lost."""
@@ -116,8 +116,8 @@ class DiskRestoration:
             return False
         return planning_of(state.protocol).can_restore(*where, state.brokers)
 
-    def _find_disk(self, broker: SimulatedBroker) -> None:
-        """Put the newest disk of a broker back whose replicas have lost its state, too."""
+    def _put_back_disk(self, broker: SimulatedBroker) -> None:
+        """Put back the newest disk of a broker whose replicas have lost its state, too."""
         if broker.alive:
             broker.kill()
         broker.disk.put_back(self._newest[broker.number])

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.checks.marks import MARKS, GryphonMarks
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
-from brokerd.protocols.gryphon.checks.replicas import has_majority, reaches_copies
+from brokerd.protocols.gryphon.checks.replicas import copies_needed, count_reached
 from brokerd.protocols.gryphon.checks.steps import RECOUNTS, GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
+from brokerd.protocols.gryphon.replication import majority_of
 from brokerd.protocols.gryphon.routes import hosts_clients
 from brokerd.protocols.gryphon.state import FILTERED, PUBLISHED, RELEASED, RESERVED
 from brokerd.simulator.checks.growth import LATE, ContainerLimits, Limit
@@ -49,17 +50,17 @@ class GryphonReach(Reach):
         return all(super(GryphonReach, self).reaches(each, home) for each in hosts)
 
     def _writes(self, broker: BrokerNumber) -> bool:
-        parameters, topology = self._parameters, self._graph.topology
-        if parameters.replicas == 1 or not hosts_clients(topology, broker):
-            return True
-        return has_majority(topology, parameters, broker, self._broken, self._removed)
+        return self._reaches_replicas(broker, majority_of(self._parameters.replicas) - 1)
 
     def recovers(self, broker: BrokerNumber) -> bool:
         """See Reach: a broker with a lost disk needs the copies of its replicas."""
+        return self._reaches_replicas(broker, copies_needed(self._parameters))
+
+    def _reaches_replicas(self, broker: BrokerNumber, needed: int) -> bool:
         parameters, topology = self._parameters, self._graph.topology
         if parameters.replicas == 1 or not hosts_clients(topology, broker):
             return True
-        return reaches_copies(topology, parameters, broker, self._broken, self._removed)
+        return count_reached(topology, parameters, broker, self._broken, self._removed) >= needed
 
     def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
         """See Reach: in total order a pubend begins when all brokers with clients wait for it."""

@@ -18,37 +18,14 @@ from brokerd.protocols.gryphon.routes import cells_of
 from brokerd.simulator.checks.planning import DiskHolder
 
 
-def has_majority(
-    topology: Topology,
-    parameters: Any,
-    broker: BrokerNumber,
-    broken: Collection[Link],
-    removed: Collection[BrokerNumber],
-) -> bool:
-    """Return True if a broker reaches enough replicas for its writes to be durable."""
-    reached = _count_reached(topology, parameters, broker, broken, removed)
-    return reached >= majority_of(parameters.replicas) - 1
-
-
-def reaches_copies(
-    topology: Topology,
-    parameters: Any,
-    broker: BrokerNumber,
-    broken: Collection[Link],
-    removed: Collection[BrokerNumber],
-) -> bool:
-    """Return True if a broker reaches enough replicas to restore its state from them."""
-    reached = _count_reached(topology, parameters, broker, broken, removed)
-    return reached >= _copies_needed(parameters)
-
-
-def _count_reached(
+def count_reached(
     topology: Topology,
     parameters: Any,
     broker: BrokerNumber,
     broken: Collection[Link],
     removed: Collection[BrokerNumber],
 ) -> int:
+    """Return the number of replicas that a broker reaches."""
     near = cells_of(topology).surroundings(broker)
     return sum(
         each not in removed and (min(broker, each), max(broker, each)) not in broken
@@ -56,7 +33,8 @@ def _count_reached(
     )
 
 
-def _copies_needed(parameters: Any) -> int:
+def copies_needed(parameters: Any) -> int:
+    """Return the number of copies that have every durable write of a broker among them."""
     found: int = parameters.replicas - majority_of(parameters.replicas) + 1
     return found
 
@@ -68,7 +46,7 @@ def can_restore(
     near = cells_of(topology).surroundings(broker)
     replicas = [brokers[each] for each in replicas_of(broker, near, parameters.replicas)]
     whole = [each for each in replicas if _has_copy(each, broker)]
-    return len(whole) >= _copies_needed(parameters)
+    return len(whole) >= copies_needed(parameters)
 
 
 def _has_copy(replica: DiskHolder, owner: BrokerNumber) -> bool:
