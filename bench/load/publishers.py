@@ -89,7 +89,8 @@ class PublisherCounts:
         offered: due publications.
         sent: publications passed to the client library, with fences.
         acknowledged, rejected: outcomes of sent publications.
-        blocked_ns: time in which a due publication could not be sent.
+        blocked_ns: time in which a due publication could not be sent. A fence does not count,
+            because it is due when it is sent.
         lateness: time from intended publication to offer by this process, independent of the
             broker; since the last call of `take_lateness`.
         measured_lateness: lateness of all publications that were intended in the measure phase.
@@ -197,12 +198,11 @@ class PublisherLoad:
     def pump(self, now_ns: int) -> None:
         """Send due publications, as far as session, window and reserved numbers allow."""
         client = self.client
-        blocked = False
         if client is not None and client.attached:
             self._hand_over(client, now_ns)
-            if self._fence_due:  # with room for the fence, no earlier publication waits
-                blocked = self._hand_over_fence(client, now_ns)
-        blocked = blocked or self.backlog > 0
+            if self._fence_due and self._room(client) > 0:  # no earlier publication waits
+                self._hand_over_fence(client, now_ns)
+        blocked = self.backlog > 0
         if blocked and not self._blocked_since:
             self._blocked_since = now_ns
         elif self._blocked_since and not blocked:
@@ -235,11 +235,9 @@ class PublisherLoad:
             self._note_sent(sequences, intended, now_ns, block.sets[low : low + count])
             room -= count
 
-    def _hand_over_fence(self, client: PublishingClient, now_ns: int) -> bool:
-        """Send the fence. Return True if the fence has to wait."""
+    def _hand_over_fence(self, client: PublishingClient, now_ns: int) -> None:
+        """Send the fence."""
         assert self._content is not None
-        if self._room(client) <= 0:
-            return True
         sequence = client.next_sequence
         _, payload_number = self._content.choice(sequence)
         payload = self._tables.payloads[payload_number]
@@ -251,7 +249,6 @@ class PublisherLoad:
         self._note_sent(sequences, array("q", [now_ns]), now_ns, [fence_set])
         self.fences.append(sequence)
         self._fence_due = False
-        return False
 
     def _room(self, client: PublishingClient) -> int:
         within_window = self.setting.window - client.outstanding

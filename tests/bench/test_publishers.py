@@ -331,3 +331,16 @@ def test_blocked_time_starts_at_the_first_publication_that_had_to_wait() -> None
     for now_ns in (40, 60):
         world.load.pump(now_ns)
     assert world.load.counts.blocked_ns == 15
+
+
+def test_a_fence_that_waits_for_reserved_numbers_is_no_blocked_time() -> None:
+    world = World(reserved=0)
+    world.attach()
+    world.load.offer_fence()
+    world.load.pump(10)
+    assert world.rows() == []
+    world.load.reserved = 5
+    for now_ns in (40, 60):
+        world.load.pump(now_ns)
+    assert [row[:3] for row in world.rows()] == [(1, 40, 40)]
+    assert world.load.counts.blocked_ns == 0
