@@ -76,7 +76,7 @@ def test_a_foreign_protocol_is_loaded_broken_and_judged_and_a_bug_in_it_is_seen(
         )
         assert found.at_risk == found.recovered > 0, step
     wanting = judge_folder(Path(mistaken.document["run_directory"]))
-    assert wanting.verdict == "INVALID"
+    assert wanting.verdict == "INVALID", wanting
     assert wanting.counts.missing > 0
 
 
