@@ -36,8 +36,8 @@ def test_each_mark_stands_at_a_rule_of_the_document_and_each_named_there_exists(
 
 def test_a_seed_counts_the_marks_that_it_reaches() -> None:
     report = run_seed(2, "delta_tree")
-    assert report.counters["mark_sent-again"] > 0
-    assert report.counters["mark_joined"] == 0, "nobody joins in this seed"
+    assert report.counters["mark_publications-resent"] > 0
+    assert report.counters["mark_leaf-joined"] == 0, "nobody joins in this seed"
 
 
 def test_a_protocol_without_marks_counts_none() -> None:
@@ -127,5 +127,5 @@ def test_a_notifier_is_marked_at_each_broker_with_changed_tags(home: str, crosse
     assert (counts["island-tagged"], counts["gate-opened"]) == (crossed + 1, 0)
     cluster.broker("b4").start()
     cluster.run_until_quiet()
-    assert (counts["notifier-crossed"], counts["gate-opened"]) == (crossed, 1)
+    assert (counts["notifier-changed-tags"], counts["gate-opened"]) == (crossed, 1)
     assert counts["recovered"] == 1

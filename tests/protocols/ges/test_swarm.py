@@ -53,7 +53,7 @@ def test_swarms_with_parts_that_take_other_addresses_break_nothing() -> None:
     assert drawn.count(READDRESS) > 35
     reports = [run_seed(seed, "ges") for seed in (208, 218, 236, 256, 300, 312)]
     assert not [(each.seed, each.violations) for each in reports if each.violations]
-    assert sum(bool(each.counters["mark_readdressed"]) for each in reports) >= 4
+    assert sum(bool(each.counters["mark_cluster-part-readdressed"]) for each in reports) >= 4
 
 
 def test_a_swarm_sees_the_canary() -> None:
