@@ -77,14 +77,14 @@ def test_a_mark_of_a_statistic_counts_each_rise() -> None:
 
 def test_a_mark_with_too_few_seeds_is_reported_with_its_meaning() -> None:
     marks = (
-        Mark("sent-again", "publications were sent again", seeds=1),
-        Mark("joined", "a leaf joined", seeds=2),
-        Mark("left", "a leaf left"),
+        Mark("publications-resent", "publications were sent again", seeds=1),
+        Mark("leaf-joined", "a leaf joined", seeds=2),
+        Mark("leaf-left", "a leaf left"),
     )
     found = compute_coverage(marks, [run_seed(seed, "delta_tree") for seed in (2, 4)])
     assert [row.is_enough for row in found] == [True, False, True]
     assert describe_coverage(found) == (
-        "1 of 3 marks reached\nmark joined in 0 seeds, 1 are required: a leaf joined"
+        "1 of 3 marks reached\nmark leaf-joined in 0 seeds, 1 are required: a leaf joined"
     )
 
 

@@ -30,7 +30,13 @@ def test_swarms_lose_something_and_break_nothing_else() -> None:
     assert sum(report.counters.get("fault_lost", 0) for report in reports) > 3
 
 
-KEEPER_MARKS = ("duty-taken", "duty-ended", "attested", "flooded", "crossed")
+KEEPER_MARKS = (
+    "duty-taken",
+    "duty-ended",
+    "unit-attested",
+    "publication-flooded",
+    "changes-crossed",
+)
 
 
 def test_swarms_with_profiles_at_gatekeepers_break_nothing() -> None:
