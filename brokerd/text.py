@@ -9,6 +9,7 @@ for 100 links of a topology.
 import json
 import math
 import re
+import signal
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, time
@@ -98,6 +99,13 @@ def without_name(name: str, text: str) -> str:
     rest = begin.removeprefix(f"{name} ")
     is_named = len(rest) < len(begin) and rest[:1].isalnum()
     return rest if is_named else text
+
+
+def describe_exit(code: int | None, number: int | None) -> str:
+    """Return the end of a process: `SIGKILL`, `status 1`, or "" if neither is known."""
+    if number:
+        return signal.Signals(number).name
+    return "" if code is None else f"status {code}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,6 +1,5 @@
 """The running deployment of an inventory, as reported by its agents and brokers."""
 
-import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,7 @@ from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import LASTING_VERBS
 from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.program import Program
-from brokerd.text import without_name
+from brokerd.text import describe_exit, without_name
 from pubsubctl.deployment.deployment import UPGRADE, agent_note, broker_note
 from pubsubctl.errors import Unreachable
 from pubsubctl.hosts.connectors.base import Connector
@@ -266,11 +265,10 @@ async def broker_state(
 def _describe_end(name: str, process: Mapping[str, Any]) -> str:
     """Return the cause of an exit, such as `SIGKILL by fault ID` or `status 1, unexpected`."""
     cause = str(process["exit_cause"])
-    number, code = process["exit_signal"], process["exit_code"]
-    how = signal.Signals(number).name if number else f"status {code}" if code is not None else ""
+    how = describe_exit(process["exit_code"], process["exit_signal"])
     if not how:
         return cause
-    if code == EXIT_CONFIG and process.get("exit_text"):
+    if process["exit_code"] == EXIT_CONFIG and process.get("exit_text"):
         return f"{how}: {without_name(name, process['exit_text'])}"
     fault = cause.removeprefix("fault:")
     return f"{how} by fault {fault}" if fault != cause else f"{how}, {cause}"

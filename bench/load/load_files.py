@@ -121,10 +121,10 @@ class SessionClient(Protocol):
 class LoadFiles:
     """The files of one load generator: closed in order by `close`, or not at all.
 
+    A process with publishers writes publications, acknowledgements and intents; a process with
+    subscribers writes deliveries, and positions from the first position on.
+
     Attributes:
-        publications, acks, intents: files of a process with publishers.
-        deliveries: file of a process with subscribers; with a file of positions after the first
-            position.
         is_closed: True after the last write.
     """
 

@@ -191,7 +191,6 @@ class _Stretch:
     count: int = 0
     last: int = 0
     first_ns: int = 0
-    latest_ns: int = 0
 
 
 class Stretches:
@@ -250,7 +249,7 @@ class Stretches:
         if stretch is None:
             stretch = self._open[key] = _Stretch(*key, first_ns=received_ns)
         stretch.count += len(sequences)
-        stretch.last, stretch.latest_ns = sequences[-1], received_ns
+        stretch.last = sequences[-1]
         if stretch.count > _MOST:
             self.end(*key, received_ns)
         return True

@@ -326,8 +326,7 @@ def validate(
         return model.model_validate(values)
     except ValidationError as error:
         problems = dict.fromkeys(
-            _explain_override(problem, origins or {})
-            or f"{where}: {_explain(problem, model, values)}"
+            _explain_override(problem, origins or {}) or f"{where}: {_explain(problem, model)}"
             for problem in error.errors()
         )
         raise SpecError("\n".join([*problems][:8])) from error
@@ -363,7 +362,7 @@ def _explain_override(problem: Any, origins: Mapping[str, str]) -> str:
     )
 
 
-def _explain(problem: Any, model: type[BaseModel], values: Mapping[str, Any]) -> str:
+def _explain(problem: Any, model: type[BaseModel]) -> str:
     """Return one sentence: key, value, the error and valid values."""
     place: tuple[Any, ...] = problem["loc"]
     key = _join_keys(place)

@@ -18,7 +18,7 @@ describes the expectations.
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -28,8 +28,6 @@ from bench.spec.spec import ExperimentSpec, SpecError, load_experiment, read_tom
 from bench.spec.workload_model import EXPERIMENT_NAME
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
-
-SCHEMA: Final = "pubsubctl/targets/1"
 
 Scalar = str | int | float | bool
 

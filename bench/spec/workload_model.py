@@ -430,7 +430,7 @@ class Phases(_Closed):
 _UNIFORM_LIMIT = 1 << 53
 
 
-def _attribute(name: str, value: object) -> dict[str, Any]:
+def _attribute(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping) or len(value) != 1:
         raise ValueError(
             "expected { choose = N }, { choose = [values] }, { cycle = N }, "
@@ -602,7 +602,7 @@ class Workload(_Closed):
                     f"{FENCE!r} and 'sets' are taken)"
                 )
             try:
-                drawn[name] = _attribute(name, value)
+                drawn[name] = _attribute(value)
             except (ValueError, PredicateError) as error:
                 raise ValueError(f"{name}: {error}") from error
         if len(counting := [name for name, way in drawn.items() if NUMBERED in way]) > 1:

@@ -12,7 +12,6 @@ from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import definition_of
 
-SCHEMA: Final = "pubsubctl/comparison/1"
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 

@@ -143,7 +143,7 @@ class RetryLater:
 class Redirected:
     """A redirect of the client to one of these addresses, the best first.
 
-    The shell follows if permitted, while `may_go` is True.
+    The shell follows if permitted, while `can_follow_redirect` is True.
     """
 
     addresses: tuple[str, ...]

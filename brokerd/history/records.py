@@ -81,6 +81,3 @@ POSITIONS: Final = Layout(
     ("row", "position", "received_ns", "stream"),
     ("streams",),
 )
-LAYOUTS: Final = {
-    layout.name: layout for layout in (PUBLICATIONS, ACKS, INTENTS, DELIVERIES, POSITIONS)
-}

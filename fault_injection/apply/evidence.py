@@ -13,6 +13,7 @@ from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import VERB_TABLE
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import CoreStatus
+from brokerd.text import describe_exit
 from fault_injection.apply.injector import Evidence, Fault, MissingEffect
 
 _T = TypeVar("_T")
@@ -169,14 +170,13 @@ def check_is_running(end: End, row: Mapping[str, Any]) -> None:
     """Check that a process that was started has not ended.
 
     Raises:
-        MissingEffect: with the exit status, and the last line that the process printed.
+        MissingEffect: with the exit status or signal, and the last line that the process printed.
     """
     if row["state"] == "running":
         return
-    code, number = row["exit_code"], row["exit_signal"]
-    how = f"by signal {number}" if number else f"with status {code}"
+    how = describe_exit(row["exit_code"], row["exit_signal"])
     text = f": {row['exit_text']}" if row["exit_text"] else ""
-    raise MissingEffect(f"{end.broker} has ended {how}{text}")
+    raise MissingEffect(f"{end.broker} has ended ({how}){text}")
 
 
 async def _see_start(fault: Fault, ends: Sequence[End]) -> Evidence | None:

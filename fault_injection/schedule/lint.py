@@ -99,7 +99,7 @@ class Moments:
     def __init__(self, schedule: FaultSchedule) -> None:
         self._edges: dict[Moment, tuple[Moment, float, float]] = {}
         for step in schedule.steps:
-            self._add(step, schedule)
+            self._add(step)
 
     def between(self, first: Moment, second: Moment) -> tuple[float, float]:
         """Return least and greatest time from the first to the second, in ns; infinite if none."""
@@ -121,7 +121,7 @@ class Moments:
             found[moment] = (low, high)
         return found
 
-    def _add(self, step: Step, schedule: FaultSchedule) -> None:
+    def _add(self, step: Step) -> None:
         begin = (step.id, "applied")
         if step.at is not None:
             self._edges[begin] = (ORIGIN, step.at.low_ns, step.at.high_ns)
@@ -256,12 +256,12 @@ def _check_states(
                 yield schedule.problem(step, "do", step.do, text)
             continue
         if step.do == "corrupt":
-            if not any(_is_down_at(step, end, schedule, topology, moments) for end in ends):
+            if not any(_is_down_at(step, end, schedule, moments) for end in ends):
                 text = f"{step.on} runs or may run by then; kill it before"
                 yield schedule.problem(step, "do", step.do, text)
             continue
         for end in ends:
-            if end.id != step.id and _is_down_at(step, end, schedule, topology, moments):
+            if end.id != step.id and _is_down_at(step, end, schedule, moments):
                 text = f"{end.id} has ended {end.on} by then"
                 yield schedule.problem(step, "on", step.on, text)
     for step in schedule.steps:
@@ -278,20 +278,16 @@ def _check_states(
                 yield schedule.problem(step, "for", str(step.lasts), text, "warning")
 
 
-def _is_down_at(
-    step: Step, end: Step, schedule: FaultSchedule, topology: Topology, moments: Moments
-) -> bool:
+def _is_down_at(step: Step, end: Step, schedule: FaultSchedule, moments: Moments) -> bool:
     """Return True if a step certainly begins after `end`, and before the restart that follows."""
     begin = (step.id, "applied")
-    back = _restart_of(end, schedule, topology, moments)
+    back = _restart_of(end, schedule, moments)
     back_moment = (back.id, "applied") if back else NEVER
     is_behind_end = moments.between((end.id, "applied"), begin)[0] >= 0
     return is_behind_end and moments.between(begin, back_moment)[0] > 0
 
 
-def _restart_of(
-    end: Step, schedule: FaultSchedule, topology: Topology, moments: Moments
-) -> Step | None:
+def _restart_of(end: Step, schedule: FaultSchedule, moments: Moments) -> Step | None:
     """Return the first step that certainly follows `end` and restarts its broker."""
     found = [
         step
@@ -354,7 +350,7 @@ def _failures(
         target = read_target(step.on, topology, step.do, machines)
         begin, end = (step.id, "applied"), (step.id, END)
         if step.do in ENDING_VERBS:
-            restart = _restart_of(step, schedule, topology, moments)
+            restart = _restart_of(step, schedule, moments)
             end = (restart.id, "recovered") if restart else NEVER
         elements = frozenset(element for element in target.failed() if element)
         yield _Failure(step, elements, str(target), begin, end)

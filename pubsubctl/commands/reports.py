@@ -34,7 +34,7 @@ def check(
     Computes the owed deliveries from publications and subscriptions, and compares. Of a series,
     judges all runs.
     """
-    from pubsubctl.runs.runs import find_member_runs
+    from pubsubctl.runs.run_records import find_member_runs
     from pubsubctl.runs.verdicts import JudgedRun, MissingVerdict, judge_each
 
     call = invocation(context)
@@ -127,7 +127,8 @@ def _draw(
     output: Path | None,
 ) -> Result:
     from pubsubctl.runs.paper_experiments import check_figure_of
-    from pubsubctl.runs.runs import find_runs, latest_of_figure, replace_series
+    from pubsubctl.runs.run_records import replace_series
+    from pubsubctl.runs.runs import find_runs, latest_of_figure
     from results.checker.spark import spark_session
     from results.figures.catalogue import OF_ONE_RUN, draw
     from results.figures.run_figures import WITHOUT_SPARK

@@ -29,7 +29,7 @@ from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
 if TYPE_CHECKING:
-    from pubsubctl.runs.runs import RunFilter
+    from pubsubctl.runs.run_records import RunFilter
 
 _filter_option = options_in("Filter")
 _INSPECT = "Find runs"
@@ -79,7 +79,7 @@ class FilterOptions:
 
     def conditions(self) -> "RunFilter":
         """Return the conditions; all must hold."""
-        from pubsubctl.runs.runs import RunFilter
+        from pubsubctl.runs.run_records import RunFilter
 
         return RunFilter(
             experiment=self.experiment,
@@ -92,7 +92,8 @@ class FilterOptions:
 
 def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder = None) -> Result:
     """List runs, the newest last."""
-    from pubsubctl.runs.runs import existing_runs, labels_text, records_in
+    from pubsubctl.runs.run_records import labels_text, records_in
+    from pubsubctl.runs.runs import existing_runs
 
     call = invocation(context)
     call.refuse_dry_run("results list")
@@ -118,7 +119,8 @@ def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder
 
 def show(context: typer.Context, run: Run, output: RunsFolder = None) -> Result:
     """Print a run's verdict, machine, program and command."""
-    from pubsubctl.runs.runs import facts_of, find_run, record_of
+    from pubsubctl.runs.run_records import facts_of, record_of
+    from pubsubctl.runs.runs import find_run
 
     call = invocation(context)
     call.refuse_dry_run("results show")
@@ -140,7 +142,9 @@ def label(
     output: RunsFolder = None,
 ) -> Result:
     """Label a run, for `results list --label`."""
-    from pubsubctl.runs.runs import find_run, label_runs, labels_text, record_of, refresh_run_index
+    from pubsubctl.runs.run_changes import label_runs, refresh_run_index
+    from pubsubctl.runs.run_records import labels_text, record_of
+    from pubsubctl.runs.runs import find_run
 
     call = invocation(context)
     call.refuse_dry_run("results label")
@@ -165,7 +169,8 @@ def remove(
     Without --yes, prints the runs and their size, and removes nothing. Refuses a run that a
     remaining series needs.
     """
-    from pubsubctl.runs.runs import find_runs, refresh_run_index, removal_of, remove
+    from pubsubctl.runs.run_changes import refresh_run_index, removal_of, remove
+    from pubsubctl.runs.runs import find_runs
 
     call = invocation(context)
     results = call.project.results_folder(output)
@@ -194,7 +199,8 @@ def remove(
 
 def size(context: typer.Context, output: RunsFolder = None) -> Result:
     """Print the size of runs by experiment, the largest last."""
-    from pubsubctl.runs.runs import existing_runs, records_in, size_bytes_of
+    from pubsubctl.runs.run_records import records_in
+    from pubsubctl.runs.runs import existing_runs, size_bytes_of
 
     call = invocation(context)
     call.refuse_dry_run("results size")
@@ -218,7 +224,8 @@ def index(context: typer.Context, output: RunsFolder = None) -> Result:
 
     The page is index.html in the folder of runs. The end of each run writes the page again.
     """
-    from pubsubctl.runs.runs import existing_runs, write_run_index
+    from pubsubctl.runs.run_changes import write_run_index
+    from pubsubctl.runs.runs import existing_runs
 
     call = invocation(context)
     call.refuse_dry_run("results index")
@@ -436,7 +443,7 @@ def tables(
     `check` and `plot` do so, too. The tables are in the folder of each run, or in $XDG_CACHE_HOME
     if that folder is read-only.
     """
-    from pubsubctl.runs.runs import find_member_runs
+    from pubsubctl.runs.run_records import find_member_runs
     from results.checker.spark import spark_session
     from results.papers.experiment_runs import is_experiment_run, load_experiment_run
     from results.tables.derived import find_unsealed_derived
@@ -478,7 +485,7 @@ def histograms(
 
     Writes a log per phase and metric, with an interval per second, in microseconds.
     """
-    from pubsubctl.runs.runs import find_member_runs
+    from pubsubctl.runs.run_records import find_member_runs
     from results.checker.spark import spark_session
     from results.tables.histogram_logs import write_histogram_logs
     from results.tables.load import load_run

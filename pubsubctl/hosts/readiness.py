@@ -1,6 +1,5 @@
 """Readiness of started brokers: all sessions are up, and each neighbourhood is probed."""
 
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,7 @@ import trio
 
 from brokerd.errors import ControlError
 from brokerd.protocols.interface import CoreStatus
-from brokerd.text import without_name
+from brokerd.text import describe_exit, without_name
 from pubsubctl.console.console import Progress
 from pubsubctl.deployment.deployment import Deployment
 from pubsubctl.errors import HostError
@@ -127,8 +126,7 @@ async def _fail_if_ended(deployment: Deployment) -> None:
         for name, row in (await agent.status())["processes"].items():
             if name in present and row["role"] == "broker" and row["state"] != "running":
                 log = Path(row.get("log_folder", "")) / "stderr.log"
-                number = row["exit_signal"]
-                how = signal.Signals(number).name if number else f"status {row['exit_code']}"
+                how = describe_exit(row["exit_code"], row["exit_signal"])
                 last = await _last_line(deployment.lab.connector(host), log)
                 because = f": {without_name(name, last)}" if last else ""
                 problems.append(f"host {host}: {name} ended ({how}){because}")

@@ -37,7 +37,7 @@ from pubsubctl.hosts.hosts import Lab
 from pubsubctl.injection.faults import check_schedule
 from pubsubctl.inventory.inventory import Inventory
 from pubsubctl.runs.outputs import check_results
-from pubsubctl.runs.runs import refresh_run_index
+from pubsubctl.runs.run_changes import refresh_run_index
 from pubsubctl.runs.verdicts import JudgedRun, expectations_of, explain_status, judge
 
 LEASE_MS_PER_BROKER = 150

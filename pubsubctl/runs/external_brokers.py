@@ -193,8 +193,6 @@ def _dry_run(planned: SystemRun, predictions: Sequence[Mapping[str, Any]]) -> Re
     )
 
 
-EVERYTHING = "all"
-"""The name of the comparison of our brokers with all other brokers."""
 LABEL = "compared"
 """The label of a run that contains its name in the report."""
 PROCESSES_END = "the processes of this run end by themselves within a minute"

@@ -15,7 +15,8 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import IntegrityError, PreflightFailed, UserError
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.runs.experiment import RecordsLeft, fetch_with, lab_for, numbers_text
-from pubsubctl.runs.runs import manifest, refresh_run_index
+from pubsubctl.runs.run_changes import refresh_run_index
+from pubsubctl.runs.runs import manifest
 
 _LATER = "the records stay on their hosts; `pubsubctl results collect` continues"
 

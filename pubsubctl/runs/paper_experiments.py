@@ -34,7 +34,8 @@ from pubsubctl.runs.plan import (
     plan_faults_of_points,
 )
 from pubsubctl.runs.repetitions import Design, run_series
-from pubsubctl.runs.runs import manifest, refresh_run_index, refuse_archive
+from pubsubctl.runs.run_changes import refresh_run_index
+from pubsubctl.runs.runs import manifest, refuse_archive
 from pubsubctl.runs.series import Habits
 
 if TYPE_CHECKING:

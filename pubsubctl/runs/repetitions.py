@@ -30,7 +30,8 @@ from pubsubctl.runs.experiment import Experiment, carry_out, describe_abandoned,
 from pubsubctl.runs.outputs import bytes_of, check_results
 from pubsubctl.runs.plan import expect_time
 from pubsubctl.runs.revisions import Program
-from pubsubctl.runs.runs import manifest, note_plain_verdict, refresh_run_index
+from pubsubctl.runs.run_changes import note_plain_verdict, refresh_run_index
+from pubsubctl.runs.runs import manifest
 from pubsubctl.runs.series import Habits, check_deployment, merge_equal, verdict_table
 from pubsubctl.runs.verdicts import JudgedRun, announce_verdicts
 

@@ -41,7 +41,7 @@ class Habits:
 async def check_deployment(lab: Lab, runs: Iterable[tuple[str, ExperimentSpec]]) -> None:
     """Check the running deployment, if there is one, against all runs.
 
-    Requires `lab.operated`.
+    Requires `lab.operate`.
 
     Args:
         runs: names and specifications.

@@ -25,7 +25,8 @@ from pubsubctl.errors import (
     VerdictUnknown,
 )
 from pubsubctl.hosts.files import load_toml
-from pubsubctl.runs.runs import check_specification, manifest, refresh_run_index
+from pubsubctl.runs.run_changes import refresh_run_index
+from pubsubctl.runs.runs import check_specification, manifest
 
 if TYPE_CHECKING:
     from results.reference.history import Judgement as PlainJudgement

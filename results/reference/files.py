@@ -40,9 +40,6 @@ class FileRefusal(Exception):
     exit_status = 8
 
 
-Row = Mapping[str, Any]
-
-
 def is_sealed(folder: Path) -> bool:
     """Return True if a folder has a valid seal, False without a seal.
 

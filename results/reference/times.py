@@ -35,7 +35,7 @@ class TimeFacts:
 
     Attributes:
         phases: begin and end on the time line, by name.
-        moved: moves a stamp of a host to the time line.
+        to_timeline: moves a stamp of a host to the time line.
         error_ns: returns the error of a host's clock on the time line; None if unknown.
     """
 

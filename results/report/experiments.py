@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import jinja2
-
 from brokerd.text import format_number
 from results.repetitions.series_runs import KIND as SERIES_KIND
 from results.report import text
@@ -111,16 +109,8 @@ def write_experiment_report(
         IntegrityError: a file beside a figure has changed.
     """
     stories = [_story(Path(run), verdicts.get(run, ())) for run in run_dirs]
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("results.report"),
-        autoescape=True,
-        finalize=text.visible,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     title, lead = _heading(stories)
-    page = environment.get_template("experiments.html").render(
+    page = text.template("experiments.html").render(
         stories=stories,
         title=title,
         lead=lead,

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-import jinja2
-
 from results.papers.experiment_runs import has_verdict
 from results.repetitions.series_runs import KIND as SERIES
 from results.report import text
@@ -88,14 +86,6 @@ def write_index(entries: Sequence[IndexEntry], page: Path, left_out: int = 0) ->
 
 def render_index(entries: Sequence[IndexEntry], folder: Path, left_out: int = 0) -> str:
     """Return the page over runs; links are relative to a folder."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("results.report"),
-        autoescape=True,
-        finalize=text.visible,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     newest = sorted(entries, key=lambda entry: entry.run_id, reverse=True)
     by_experiment: dict[str, list[Mapping[str, Any]]] = {}
     for entry in newest:
@@ -110,7 +100,7 @@ def render_index(entries: Sequence[IndexEntry], folder: Path, left_out: int = 0)
         for name in by_experiment
         if (folder / name / "report.html").is_file()
     }
-    return environment.get_template("index.html").render(
+    return text.template("index.html").render(
         experiments=by_experiment,
         reports=reports,
         counts=counts,

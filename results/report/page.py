@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-
 from results.figures.context import find_limiting_load_generator
 from results.report import charts, text
 from results.report.run_reader import SHOWN_FIGURES, SHOWN_PERCENTILES, RunStory, read_story
@@ -119,14 +117,6 @@ def render(
 ) -> str:
     """Return the page for these runs, and for the entries of `unpromised`."""
     assert stories, "a report on no run"
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("results.report"),
-        autoescape=True,
-        finalize=text.visible,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     protocols = [story.run.protocol for story in stories]
     losing = [story for story in stories if story.violations]
     faulty = [story for story in stories if story.run.fault_rows]
@@ -137,7 +127,7 @@ def render(
     kinds = {kind for picture in lanes if picture for kind in picture.kinds}
     apart = unpromised or {}
     several = len(stories) + len(apart) > 1
-    return environment.get_template("report.html").render(
+    return text.template("report.html").render(
         stories=stories,
         losing=losing,
         faulty=faulty,

@@ -5,6 +5,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jinja2
+
 from brokerd.model.fault_verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS, VERB_TABLE
 from brokerd.text import counted as counted
 from brokerd.text import format_number
@@ -29,6 +31,19 @@ VIOLATIONS: Mapping[str, str] = {
     "withheld_late": "withheld behind others of their source",
     "withheld_delivered": "delivered though announced as withheld",
 }
+
+
+def template(name: str) -> jinja2.Template:
+    """Return the template of a page; undefined names are errors, and text is made visible."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("results.report"),
+        autoescape=True,
+        finalize=visible,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
 
 
 def visible(value: Any) -> Any:

@@ -90,12 +90,6 @@ def certain_window_ns(window: RiskWindow) -> tuple[int, int]:
     return window.from_ns + window.err_ns, window.to_ns - window.err_ns
 
 
-def is_certainly_in(window: RiskWindow, sent_ns: int) -> bool:
-    """Return True if a publication was certainly sent in a window."""
-    first_ns, end_ns = certain_window_ns(window)
-    return first_ns <= sent_ns < end_ns
-
-
 def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:
     """Return the times and places of risks; see the module for the windows of each fault."""
     applied = sorted(

@@ -185,9 +185,9 @@ def test_a_restart_is_seen_when_the_new_process_answers(pid: int, *, is_seen: bo
 @pytest.mark.parametrize(
     "code, number, text, why",
     [
-        (78, None, "log: damaged at byte 9", "b1 has ended with status 78: log: damaged at byte 9"),
-        (1, None, "", "b1 has ended with status 1"),
-        (None, 11, "", "b1 has ended by signal 11"),
+        (78, None, "log: damaged at byte 9", "b1 has ended (status 78): log: damaged at byte 9"),
+        (1, None, "", "b1 has ended (status 1)"),
+        (None, 11, "", "b1 has ended (SIGSEGV)"),
     ],
 )
 def test_a_process_that_ends_at_its_start_is_named_with_the_cause(

@@ -318,9 +318,9 @@ def test_a_broker_that_does_not_recover_in_time_is_a_problem() -> None:
 
 def test_a_broker_that_ends_at_its_start_is_still_ended_and_the_cause_is_named() -> None:
     backend = MadeUpBackend()
-    backend.refuses["effect r"] = MissingEffect("b1 has ended with status 78: damaged")
+    backend.refuses["effect r"] = MissingEffect("b1 has ended (status 78): damaged")
     injection, lines = play(ABSORB + KILL + RESTART, backend)
-    assert injection.problems == ("r: b1 has ended with status 78: damaged",)
+    assert injection.problems == ("r: b1 has ended (status 78): damaged",)
     restart = stages(lines, "r")
     assert restart["failed"] == pytest.approx(restart["applied"], abs=0.1)
     assert "healed" not in stages(lines, "k")

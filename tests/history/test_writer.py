@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.history.records import ACKS, DELIVERIES, LAYOUTS
+from brokerd.history.records import ACKS, DELIVERIES, INTENTS, POSITIONS, PUBLICATIONS
 from brokerd.history.writer import LineWriter, RecordWriter
 
 
@@ -51,7 +51,7 @@ def test_a_table_that_rows_point_into_must_be_given(tmp_path: Path) -> None:
 
 
 def test_layouts_have_a_value_per_column() -> None:
-    for layout in LAYOUTS.values():
+    for layout in (PUBLICATIONS, ACKS, INTENTS, DELIVERIES, POSITIONS):
         assert len(layout.row.unpack(bytes(32))) == len(layout.columns)
 
 

@@ -15,6 +15,7 @@ from results.reference import risk as reference_risk
 from results.reference import verdict as reference_verdict
 from results.rules import risks, verdicts
 from results.rules.terms import Guarantee
+from tests.helpers import plain_times
 from tests.helpers.histories import MUTATIONS
 from tests.protocols.ges_reliable import test_second_time as ges_again
 from tests.protocols.multi_proxy import test_repeated_transfers as moved_twice
@@ -100,7 +101,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
         "windows": [("1+2", 2, 7, "release")],
     },
     "window-ends-with-the-heal-of-a-dead-broker": {"windows_of": risks.risk_windows},
-    "clocks-agree": {"is_in": risks.is_certainly_in},
+    "clocks-agree": {"is_in": plain_times.is_certainly_in},
     "at-least-once-forgives-loss": {"guarantee": Guarantee("at-least-once")},
     "order-of-total-only": {"decide": verdicts.decide},
     "valid-in-spite-of-doubts": {"decide": verdicts.decide},

@@ -175,7 +175,7 @@ def test_a_full_disk_is_named(call: Call, tmp_path: Path, monkeypatch: pytest.Mo
         return usage._replace(free=0) if Path(path) == full else usage
 
     monkeypatch.setattr("pubsubctl.commands.failures.shutil.disk_usage", usage_of)
-    monkeypatch.setattr("pubsubctl.runs.runs.records_in", fail)
+    monkeypatch.setattr("pubsubctl.runs.run_records.records_in", fail)
     answer = call("results", "list")
     assert (answer.status, answer.err) == (
         4, f"error: no space left on the disk of {full}; what was written stays there\n"

@@ -10,14 +10,8 @@ import pytest
 from bench.run.run_directory import RunDirectory
 from bench.run.series import KIND
 from pubsubctl.console.console import Console
-from pubsubctl.runs.runs import (
-    RunFilter,
-    RunRecord,
-    note_plain_verdict,
-    record_of,
-    refresh_run_index,
-    write_run_index,
-)
+from pubsubctl.runs.run_changes import note_plain_verdict, refresh_run_index, write_run_index
+from pubsubctl.runs.run_records import RunFilter, RunRecord, record_of
 from pubsubctl.runs.verdicts import judge_with
 from results.tables.derived import VerdictMark
 from results.tables.seals import seal, verify_seal

@@ -7,15 +7,9 @@ import pytest
 
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.project import Project
-from pubsubctl.runs.runs import (
-    find_member_runs,
-    find_run,
-    find_runs,
-    label_runs,
-    latest_of_figure,
-    manifest,
-    record_of,
-)
+from pubsubctl.runs.run_changes import label_runs
+from pubsubctl.runs.run_records import find_member_runs, record_of
+from pubsubctl.runs.runs import find_run, find_runs, latest_of_figure, manifest
 from tests.pubsubctl.conftest import Call
 
 FIRST, SECOND = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"

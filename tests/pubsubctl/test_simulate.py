@@ -54,21 +54,24 @@ def test_simulations_that_miss_required_marks_are_unknown(
 ) -> None:
     """The run has four seeds, or a seed per row, without requested joins or departures."""
     monkeypatch.setattr(swarms, "ROWS", {"links": campaign.CAMPAIGN["links"]})
-    marks = (Mark("sent-again", "sent again", seeds=4), Mark("left", "a leaf left", seeds=1))
+    marks = (
+        Mark("publications-resent", "sent again", seeds=4),
+        Mark("leaf-left", "a leaf left", seeds=1),
+    )
     monkeypatch.setattr(swarms, "marks_of", lambda protocol: marks)
     monkeypatch.setattr(swarms, "JUDGED_SEEDS", 1)
     answer = call("simulate", *what, "--processes", "1", "-j")
     assert answer.status == 3
     seeds = answer.document["marks"][1]["required"]
-    assert "too few seeds reached mark left (a leaf left): 0, and" in answer.err
+    assert "too few seeds reached mark leaf-left (a leaf left): 0, and" in answer.err
     assert f"{seeds} are required; run more seeds" in answer.err
-    assert "sent-again" not in answer.err
-    assert [row["mark"] for row in answer.document["marks"]] == ["sent-again", "left"]
+    assert "publications-resent" not in answer.err
+    assert [row["mark"] for row in answer.document["marks"]] == ["publications-resent", "leaf-left"]
 
 
 def test_a_short_swarm_may_miss_marks(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command ended with `error: mark left`, which looked like a violation."""
-    marks = (Mark("left", "a leaf left", seeds=1),)
+    marks = (Mark("leaf-left", "a leaf left", seeds=1),)
     monkeypatch.setattr(swarms, "marks_of", lambda protocol: marks)
     answer = call("simulate", "swarm", "--seeds", "1..4", "--processes", "1")
     assert answer.status == 0

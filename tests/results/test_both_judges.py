@@ -12,9 +12,10 @@ from results.reference.history import ACKNOWLEDGED, REJECTED
 from results.reference.risk import DeliveryPaths, Tree, is_certainly_sent_in, times_of_risk
 from results.reference.rule import check
 from results.rules import verdicts
-from results.rules.risks import Exposure, is_certainly_in, risk_windows
+from results.rules.risks import Exposure, risk_windows
 from results.rules.terms import Counts, Fault, Guarantee, RiskWindow
 from tests.helpers.histories import MILLISECOND
+from tests.helpers.plain_times import is_certainly_in
 from tests.helpers.withheld_histories import SECOND, barrier_history
 from tests.results.test_reference_check import story
 from tests.results.test_risks import LINKS, fault, short

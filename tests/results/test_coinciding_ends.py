@@ -19,9 +19,10 @@ from results.reference.risk import DeliveryPaths, is_certainly_sent_in, times_of
 from results.reference.rule import check
 from results.reference.withholding import Reasons
 from results.rules.busyness import busy_signs
-from results.rules.risks import Exposure, Tree, is_certainly_in, parts_of, risk_windows
+from results.rules.risks import Exposure, Tree, parts_of, risk_windows
 from results.rules.terms import NEVER_NS, Fault, Partition
 from results.rules.withholding import SETTLING_NS, Barriers, RequestTimes
+from tests.helpers.plain_times import is_certainly_in
 from tests.helpers.promised_histories import PLAIN, promised_history
 
 LINKS = (("a", "b"), ("b", "c"), ("c", "d"))

@@ -19,12 +19,12 @@ from results.rules.risks import (
     Exposure,
     Routes,
     Tree,
-    is_certainly_in,
     parts_of,
     risk_windows,
 )
 from results.rules.terms import Fault, RiskWindow
 from tests.helpers.histories import CHAIN, MACHINES, MILLISECOND, random_faults, random_history
+from tests.helpers.plain_times import is_certainly_in
 
 BROKERS = ["p1", "b-1", "s1", "s2", "s3"]
 LINKS = [("p1", "b-1"), ("b-1", "s1"), ("b-1", "s2"), ("s2", "s3")]

@@ -36,8 +36,8 @@ def test_each_mark_stands_at_a_rule_of_the_document_and_each_named_there_exists(
 
 def test_a_seed_counts_the_marks_that_it_reaches() -> None:
     report = run_seed(2, "delta_tree")
-    assert report.counters["mark_sent-again"] > 0
-    assert report.counters["mark_joined"] == 0, "nobody joins in this seed"
+    assert report.counters["mark_publications-resent"] > 0
+    assert report.counters["mark_leaf-joined"] == 0, "nobody joins in this seed"
 
 
 def test_a_protocol_without_marks_counts_none() -> None:
@@ -77,14 +77,14 @@ def test_a_mark_of_a_statistic_counts_each_rise() -> None:
 
 def test_a_mark_with_too_few_seeds_is_reported_with_its_meaning() -> None:
     marks = (
-        Mark("sent-again", "publications were sent again", seeds=1),
-        Mark("joined", "a leaf joined", seeds=2),
-        Mark("left", "a leaf left"),
+        Mark("publications-resent", "publications were sent again", seeds=1),
+        Mark("leaf-joined", "a leaf joined", seeds=2),
+        Mark("leaf-left", "a leaf left"),
     )
     found = compute_coverage(marks, [run_seed(seed, "delta_tree") for seed in (2, 4)])
     assert [row.is_enough for row in found] == [True, False, True]
     assert describe_coverage(found) == (
-        "1 of 3 marks reached\nmark joined in 0 seeds, 1 are required: a leaf joined"
+        "1 of 3 marks reached\nmark leaf-joined in 0 seeds, 1 are required: a leaf joined"
     )
 
 
@@ -127,5 +127,5 @@ def test_a_notifier_is_marked_at_each_broker_with_changed_tags(home: str, crosse
     assert (counts["island-tagged"], counts["gate-opened"]) == (crossed + 1, 0)
     cluster.broker("b4").start()
     cluster.run_until_quiet()
-    assert (counts["notifier-crossed"], counts["gate-opened"]) == (crossed, 1)
+    assert (counts["notifier-changed-tags"], counts["gate-opened"]) == (crossed, 1)
     assert counts["recovered"] == 1

@@ -58,7 +58,7 @@ def test_a_subscriber_that_returns_too_late_restarts() -> None:
     cluster = _chain(client_linger_ns=SECOND_NS)
     _stay_away(cluster, 8.0)
     assert cluster.checker.marks is not None
-    assert cluster.checker.marks.counts["given-up"] == 1
+    assert cluster.checker.marks.counts["subscription-expired"] == 1
     assert cluster.oracle.owed < 30
 
 

@@ -111,11 +111,11 @@ class Hold:
 
 @record
 class Held:
-    """The answer to a Hold, once durable; with `asked_in` 0 a question if the hold is required.
+    """The answer to a Hold, once durable; with `requested_in` 0 a question if the hold is required.
 
     Attributes:
         last: per held stream, the last event.
-        asked_in, stay: of the request.
+        requested_in, stay: of the request.
     """
 
     to: BrokerNumber

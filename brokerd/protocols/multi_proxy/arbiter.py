@@ -56,7 +56,7 @@ class Arbiter:
         assignments: the topics assigned to this server.
 
     Attributes:
-        transfers: of topics from this server.
+        transfer_server: transfers topics from this server; None until the core sets it.
     """
 
     def __init__(

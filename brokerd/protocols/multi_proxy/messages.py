@@ -447,10 +447,6 @@ Request = Put | Follow | Get | Locate | Claim
 Answer = Stored | Following | Messages | Lost | Answered | Located | Merged
 
 
-Between = Carry | Transfer
-"""A message from server to server, which is answered with Transferred."""
-
-
 def _halves(message: Put) -> Sequence[Put]:
     """Return both halves of a request; the second half names the first as previous."""
     run = message.run

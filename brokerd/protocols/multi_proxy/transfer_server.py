@@ -121,7 +121,7 @@ class TransferServer:
     Attributes:
         is_shared: True if two servers may own a topic.
         positions: other servers' positions.
-        moves: topics that are given away, or arrive.
+        transfers: topics that are given away, or arrive.
     """
 
     def __init__(

@@ -105,7 +105,7 @@ class LogFirstMachine(EventMachine):
         return []
 
     def begin_after_log(self, event: Started, *, is_read: bool) -> None:
-        """Begin at once, or when `go_on` reports that the log is read."""
+        """Begin at once, or after `resume` once the log is read."""
         if is_read:
             self._begin(event)
         else:

@@ -46,7 +46,7 @@ from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 UNTIMED_CONVERGENCE_NS = 30 * SECOND_NS
 """Limit of the time under an adversary until every owed delivery has arrived. On a clock the plan's
-own delays determine the limit; see `timeliness`."""
+own delays determine the limit; see `bounds_of`."""
 
 ENDLESS = 100_000
 """The number of an adversary's steps after healing that proves an endless run."""

@@ -172,23 +172,14 @@ def check_simulated_run(spark: "SparkSession", run_dir: Path) -> dict[str, Any]:
         F.sum("withheld").alias("withheld"),
         F.array_sort(F.array_distinct(rules)).alias("rules"),
     ).collect()[0]
-    verdict, exit_code, because = "valid", 0, []
-    if total.violations:
-        broken = f"{total.violations:,} violations: {', '.join(total.rules)}"
-        verdict, exit_code, because = "invalid", 1, [broken]
-    elif not total.past_failures:
-        verdict, exit_code, because = "unknown", 3, ["nothing was delivered past a failure"]
-    line = (
-        f"{verdict.upper()} {total.deliveries:,} deliveries on simulated brokers, "
+    unknown = "" if total.past_failures else "nothing was delivered past a failure"
+    found = (
+        f"{total.deliveries:,} deliveries on simulated brokers, "
         f"{total.past_failures:,} of them past failures; {total.violations:,} violations, "
         f"{total.withheld:,} withheld"
     )
     return {
-        "schema": "pubsubctl/verdict/1",
-        "verdict": verdict,
-        "exit_code": exit_code,
-        "because": because,
-        "lines": [line],
+        **_decide(total, unknown, found),
         "points": total.points,
         "deliveries": total.deliveries,
         "past_failures": total.past_failures,
@@ -205,25 +196,38 @@ def _judge_draws(draws: "DataFrame") -> dict[str, Any]:
         F.sum("violations").alias("violations"),
         F.array_sort(F.array_distinct(F.flatten(F.collect_list("violated")))).alias("rules"),
     ).collect()[0]
+    found = (
+        f"{total.deliveries:,} deliveries on simulated brokers in "
+        f"{total.draws:,} draws; {total.violations:,} violations"
+    )
+    return {
+        **_decide(total, "" if total.deliveries else "nothing was delivered", found),
+        "points": total.draws,
+        "deliveries": total.deliveries,
+        "past_failures": total.deliveries,
+    }
+
+
+def _decide(total: "Row", unknown: str, found: str) -> dict[str, Any]:
+    """Return the verdict on sums of draws.
+
+    Args:
+        total: the sums, with violations and violated rules.
+        unknown: the reason why the draws prove nothing; "" if they do.
+        found: the sums in words.
+    """
     verdict, exit_code, because = "valid", 0, []
     if total.violations:
         broken = f"{total.violations:,} violations: {', '.join(total.rules)}"
         verdict, exit_code, because = "invalid", 1, [broken]
-    elif not total.deliveries:
-        verdict, exit_code, because = "unknown", 3, ["nothing was delivered"]
-    line = (
-        f"{verdict.upper()} {total.deliveries:,} deliveries on simulated brokers in "
-        f"{total.draws:,} draws; {total.violations:,} violations"
-    )
+    elif unknown:
+        verdict, exit_code, because = "unknown", 3, [unknown]
     return {
         "schema": "pubsubctl/verdict/1",
         "verdict": verdict,
         "exit_code": exit_code,
         "because": because,
-        "lines": [line],
-        "points": total.draws,
-        "deliveries": total.deliveries,
-        "past_failures": total.deliveries,
+        "lines": [f"{verdict.upper()} {found}"],
     }
 
 

@@ -30,7 +30,13 @@ def test_swarms_lose_something_and_break_nothing_else() -> None:
     assert sum(report.counters.get("fault_lost", 0) for report in reports) > 3
 
 
-KEEPER_MARKS = ("duty-taken", "duty-ended", "attested", "flooded", "crossed")
+KEEPER_MARKS = (
+    "duty-taken",
+    "duty-ended",
+    "unit-attested",
+    "publication-flooded",
+    "changes-crossed",
+)
 
 
 def test_swarms_with_profiles_at_gatekeepers_break_nothing() -> None:
@@ -53,7 +59,7 @@ def test_swarms_with_parts_that_take_other_addresses_break_nothing() -> None:
     assert drawn.count(READDRESS) > 35
     reports = [run_seed(seed, "ges") for seed in (208, 218, 236, 256, 300, 312)]
     assert not [(each.seed, each.violations) for each in reports if each.violations]
-    assert sum(bool(each.counters["mark_readdressed"]) for each in reports) >= 4
+    assert sum(bool(each.counters["mark_cluster-part-readdressed"]) for each in reports) >= 4
 
 
 def test_a_swarm_sees_the_canary() -> None:

@@ -155,7 +155,7 @@ MARKS = (
     # sessions and partitions
     Mark("bypass", "a session past an unreachable broker became active", seeds=4),
     Mark(
-        "partition-held",
+        "withdrawal-deferred",
         "a partition was withdrawn only after its notifiers were done",
         seeds=5,
         by=(PartitionGone,),
@@ -169,7 +169,7 @@ MARKS = (
         when=lambda step: step.replies(PartitionGone),
     ),
     # subscriptions
-    Mark("walked-past", "a subscription was sent past an unreachable broker", seeds=4),
+    Mark("subscription-bypass", "a subscription was sent past an unreachable broker", seeds=4),
     Mark(
         "island-tagged",
         "a confirmation named an unreachable broker that was bypassed",
@@ -191,21 +191,21 @@ MARKS = (
         when=_is_first_upstream,
     ),
     Mark(
-        "over-elsewhere",
+        "tombstone-matched",
         "an ended subscription arrived at a broker with its tombstone",
         seeds=15,
         on=(SubscriptionCopy, UpstreamCopy),
         when=lambda step: step.replies(Unsubscription),
     ),
     Mark(
-        "reissued",
+        "subscription-reissued",
         "an access broker restarted with a subscription that had not started",
         seeds=30,
         on=(Started,),
         when=_has_unstarted,
     ),
     Mark(
-        "publisher-came-back",
+        "publisher-reconnected",
         "confirmations waited for a publisher to reconnect",
         seeds=30,
         on=(Connect,),
@@ -233,16 +233,16 @@ MARKS = (
         on=(RecoveryNotifier,),
         when=_finds_gate_open,
     ),
-    Mark("notifier-crossed", "a notifier changed tags of a broker on its way", seeds=8),
+    Mark("notifier-changed-tags", "a notifier changed tags of a broker on its way", seeds=8),
     Mark(
-        "notifier-before-answers",
+        "notifier-before-confirmation",
         "a notifier met a subscription not yet confirmed there",
         seeds=15,
         on=(RecoveryNotifier,),
         when=_is_before_answers,
     ),
     Mark(
-        "notifier-sent-again",
+        "notifier-resent",
         "a notifier was sent again on another session",
         seeds=8,
         by=(RecoveryNotifier,),
@@ -263,14 +263,14 @@ MARKS = (
         when=lambda step: step.count_delivered(Notice) if _brings_publications(step) else 0,
     ),
     Mark(
-        "withheld-unseen",
+        "withheld-unreceived",
         "publications were announced that never reached the access broker",
         seeds=10,
         by=(Deliver,),
         when=lambda step: 0 if _brings_publications(step) else step.count_delivered(Notice),
     ),
     Mark(
-        "withheld-again",
+        "notice-repeated",
         "a restarted access broker repeated an announcement",
         seeds=60,
         on=(Subscribe,),
@@ -278,18 +278,18 @@ MARKS = (
     ),
     # publications
     Mark(
-        "duplicate-waited", "a duplicate was confirmed only when the first copy was done", seeds=4
+        "duplicate-deferred", "a duplicate was confirmed only when the first copy was done", seeds=4
     ),
     Mark("partly-duplicate", "a frame was old in its front and new in its back", seeds=5),
     Mark(
-        "part-confirmed",
+        "partly-confirmed",
         "a frame was confirmed in parts",
         seeds=4,
         on=(PublicationConfirmation,),
         when=_confirmed_in_parts,
     ),
     Mark(
-        "sent-again",
+        "publications-resent",
         "publications were sent again when sessions changed",
         seeds=4,
         by=(PublicationCopy,),
@@ -323,14 +323,14 @@ MARKS = (
         when=lambda step: step.message.recovering and step.core._state.recovering,
     ),
     Mark(
-        "held-while-recovering",
+        "publisher-held",
         "a publisher was held until its broker was whole",
         seeds=15,
         on=(Publish,),
         when=lambda step: step.core._state.recovering,
     ),
     Mark(
-        "log-published-again",
+        "log-republished",
         "publications came from the log of a restarted broker",
         seeds=60,
         on=(Started,),
@@ -344,20 +344,20 @@ MARKS = (
     ),
     # clients
     Mark(
-        "left-at-once",
+        "detached-at-once",
         "a client with three subscriptions or more left at once",
         on=(Detach,),
         when=lambda step: _count_removed(step, SUBSCRIPTIONS) >= 3,
     ),
     Mark("drained", "a client received the remaining deliveries before its release"),
     Mark(
-        "refused",
+        "subscription-refused",
         "a subscription more than a client may have was refused",
         by=(Refused,),
         when=lambda step: step.count_sent(Refused, lambda each: each.request == "subscribe"),
     ),
     Mark(
-        "given-up",
+        "subscription-expired",
         "subscriptions expired whose client did not reconnect",
         by=(Record,),
         when=lambda step: step.count_records("subscriptions_given_up"),
@@ -365,7 +365,7 @@ MARKS = (
     Mark("counter-lost", "a publisher reconnected without its counter"),
     # relayed sessions
     Mark(
-        "relayed",
+        "relay-established",
         "a session through a third broker began",
         seeds=5,
         on=(SessionEstablished,),
@@ -389,12 +389,12 @@ MARKS = (
     Mark("old-session", "a message of an ended session was ignored", seeds=15),
     Mark("frame-split", "a message was sent as several frames"),
     Mark(
-        "joined",
+        "leaf-joined",
         "a leaf joined",
         on=(TopologyGrown,),
     ),
     Mark(
-        "left",
+        "leaf-left",
         "a leaf left",
         on=(TopologyShrunk,),
     ),
@@ -474,13 +474,13 @@ class DeltaTreeMarks:
         key = step.broker.number, step.message.subscription
         before, self._tags[key] = self._tags.get(key, row.tags), row.tags
         if before != row.tags:
-            yield "notifier-crossed"
+            yield "notifier-changed-tags"
 
     def _find_duplicates(self, step: MarkStep) -> Iterator[str]:
         number, counted = step.broker.number, step.core._state.counters["duplicates_received"]
         again, self._duplicates[number] = counted - self._duplicates[number], counted
         if again and not step.replies(PublicationConfirmation):
-            yield "duplicate-waited"
+            yield "duplicate-deferred"
         if 0 < again < len(step.message.run):
             yield "partly-duplicate"
 
@@ -503,7 +503,7 @@ class DeltaTreeMarks:
             elif type(message) in (SyncEnd, SubscriptionCopy):
                 assert isinstance(peer, int), f"{message} for a client"
                 if self._tree.distance(number, peer) != 1:
-                    yield "bypass" if type(message) is SyncEnd else "walked-past"
+                    yield "bypass" if type(message) is SyncEnd else "subscription-bypass"
             elif type(message) is Unsubscribed and not message.number:
                 key = number, str(peer)
                 if key in self._draining:

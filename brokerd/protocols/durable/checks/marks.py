@@ -51,21 +51,21 @@ def _arrivals(step: MarkStep, *, is_token: bool) -> int:
 
 MARKS = (
     Mark(
-        "fetched",
+        "fetch-sent",
         "a subscriber's broker requested missed publications",
         seeds=6,
         by=(Fetch,),
         when=lambda step: 0 if type(step.message) is Fetch else len(step.sent[Fetch]),
     ),
     Mark(
-        "fetched-for-another",
+        "fetch-forwarded",
         "a broker forwarded such a request",
         seeds=10,
         on=(Fetch,),
         when=lambda step: len(step.sent.get(Fetch, ())),
     ),
     Mark(
-        "fetched-on-the-way",
+        "fetch-answered-by-intermediate",
         "an intermediate broker answered a request",
         seeds=15,
         on=(Fetch,),
@@ -73,16 +73,16 @@ MARKS = (
             0 if step.is_own(step.message.stream.broker) else len(step.sent.get(Fetched, ()))
         ),
     ),
-    Mark("answered-from-store", "a broker answered with events that had passed", seeds=10),
+    Mark("answered-from-cache", "a broker answered with events that had passed", seeds=10),
     Mark(
-        "deferred",
+        "fetch-deferred",
         "a request was answered in part, and repeated",
         seeds=500,
         by=(Deferred,),
         when=lambda step: len(step.sent[Deferred]),
     ),
     Mark(
-        "released",
+        "events-released",
         "a pubend released events that all had acknowledged",
         seeds=2,
         by=(Chop,),
@@ -96,21 +96,21 @@ MARKS = (
         when=lambda step: step.count_commits(DELIVERED),
     ),
     Mark(
-        "matches-chopped",
+        "match-log-truncated",
         "match records were truncated",
         seeds=2,
         by=(Chop,),
         when=lambda step: sum(each.log != LOG for each in step.acts[Chop]),
     ),
     Mark(
-        "matches-truncated",
+        "matches-rolled-back",
         "a restart dropped matches behind the last commit",
         seeds=10,
         by=(Truncate,),
         when=lambda step: len(step.acts[Truncate]),
     ),
     Mark(
-        "silence-said",
+        "position-announced",
         "a client received the position of a stream",
         seeds=2,
         by=(Deliver,),
@@ -131,7 +131,7 @@ MARKS = (
         when=lambda step: sum(each.event == RETENTION_CHANGED for each in step.acts[Record]),
     ),
     Mark(
-        "gap-told",
+        "gap-announced",
         "a client received a gap",
         seeds=40,
         by=(Deliver,),
@@ -145,76 +145,76 @@ MARKS = (
         when=lambda step: step.count_delivered(Deliveries),
     ),
     Mark(
-        "token-kept",
+        "token-stored",
         "a broker stored the token of a client",
         seeds=6,
         by=(ConsumedCommitted,),
     ),
     Mark(
-        "tokens-kept-together",
+        "tokens-committed-together",
         "two clients' tokens shared a transaction",
         seeds=60,
         by=(ConsumedCommitted,),
         when=lambda step: step.message is None and len(step.sent[ConsumedCommitted]) > 1,
     ),
     Mark(
-        "token-asked-again",
+        "token-requested-again",
         "a client repeated the request for a committed token",
         seeds=12,
         by=(ConsumedCommitted,),
         when=lambda step: step.message is not None,
     ),
     Mark(
-        "token-kept-elsewhere",
+        "token-of-another-broker",
         "a broker resumed from a token of another broker",
         seeds=20,
         by=(Commit,),
         when=lambda step: _arrivals(step, is_token=True),
     ),
     Mark(
-        "may-have-had",
+        "possible-deliveries-received",
         "a client received the possible deliveries of an earlier process",
         seeds=10,
         by=(Consuming,),
         when=lambda step: step.count_sent(Consuming, lambda each: bool(each.delivered)),
     ),
     Mark(
-        "subscription-came",
+        "subscription-migrated",
         "a subscription arrived from another broker",
         seeds=8,
         by=(Commit,),
         when=lambda step: _arrivals(step, is_token=False),
     ),
     Mark(
-        "held",
+        "hold-placed",
         "a pubend kept a hold for a migrating subscription",
         seeds=8,
         by=(Commit,),
         when=lambda step: sum(row.value is not None for row in step.rows(HOLDS)),
     ),
     Mark(
-        "let-go",
+        "migrated-subscription-released",
         "a broker released a subscription that had migrated",
         seeds=8,
         on=(Persisted,),
         when=lambda step: step.count_sent(LetGo, lambda each: step.is_own(each.at)),
     ),
     Mark(
-        "hold-over",
+        "hold-ended",
         "the hold of a subscription ended",
         seeds=8,
         by=(Commit,),
         when=lambda step: sum(row.value is None for row in step.rows(HOLDS)),
     ),
     Mark(
-        "given-up",
+        "decommissioned-broker-released",
         "a broker continued without a decommissioned one",
         seeds=40,
         by=(Commit,),
         when=lambda step: sum(1 for _ in step.rows(DECOMMISSIONED)),
     ),
     Mark(
-        "refused",
+        "decommissioned-broker-refused",
         "a decommissioned broker came back, and ended",
         seeds=40,
         by=(Shutdown,),
@@ -238,4 +238,4 @@ class DurableMarks:
         assert isinstance(broker.protocol, Durable), f"{broker.protocol} is no core of durable"
         answered = broker.protocol.gryphon.counters["fetched_from_store"]
         if self._answered.has_risen(broker.number, answered):
-            self._table.count(("answered-from-store",))
+            self._table.count(("answered-from-cache",))

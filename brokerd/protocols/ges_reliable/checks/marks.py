@@ -115,65 +115,65 @@ def known_requests(step: MarkStep) -> Iterator[tuple[Any, Any]]:
 
 MARKS = (
     Mark(
-        "carried-on",
+        "message-forwarded",
         "a broker forwarded a message for another broker",
         seeds=4,
         on=(MessageReceived,),
         when=_forwarded,
     ),
-    Mark("no-way-to", "no route led to the receiver of a message", seeds=12),
+    Mark("receiver-unreachable", "no route led to the receiver of a message", seeds=12),
     Mark(
-        "stored-again",
+        "duplicate-at-storage",
         "a storage received a publication twice",
         seeds=6,
         on=(Store,),
         when=_is_stored,
     ),
     Mark(
-        "came-too-early",
+        "publication-out-of-order",
         "a publication waited for one before it",
         seeds=16,
         on=(Store,),
         when=_is_early,
     ),
     Mark(
-        "sent-again",
+        "publications-resent",
         "an access broker sent an unconfirmed publication again",
         seeds=4,
         on=(DeadlineReached,),
         when=lambda step: len(step.sent.get(Store, ())),
     ),
     Mark(
-        "told-again",
+        "subscriptions-resent",
         "an access broker sent a storage its subscriptions again",
         seeds=4,
         on=(DeadlineReached,),
         when=lambda step: len(step.sent.get(Change, ())),
     ),
     Mark(
-        "overtaken-change",
+        "change-overtaken",
         "a change arrived at a storage with a later one",
         seeds=0,
         on=(Change,),
         when=lambda step: _is_registered(step) and _is_overtaken(step),
     ),
     Mark(
-        "over-a-hole",
+        "discarded-behind-gap",
         "an access broker discarded publications behind a gap",
         seeds=24,
         on=(Fetched,),
         when=_is_behind_gap,
     ),
     Mark(
-        "fetched-again",
+        "fetched-for-late-start",
         "an access broker fetched received publications again, for a late starter",
         seeds=4,
     ),
-    Mark("goes-on", "a subscription resumed at the position of its client", seeds=8),
-    Mark("goes-on-elsewhere", "a subscription resumed at another broker", seeds=8),
-    Mark("without-memory", "a subscription resumed at its receipt", seeds=8),
+    Mark("resumed-at-position", "a subscription resumed at the position of its client", seeds=8),
+    Mark("resumed-at-another-broker", "a subscription resumed at another broker", seeds=8),
+    Mark("resumed-at-receipt", "a subscription resumed at its receipt", seeds=8),
     Mark(
-        "earlier-stay",
+        "earlier-attachment-ignored",
         "a message of an earlier attachment of a client was ignored",
         seeds=40,
         on=(Change,),
@@ -182,14 +182,14 @@ MARKS = (
         ),
     ),
     Mark(
-        "stored-elsewhere",
+        "stored-from-another-root",
         "a root stored a publication of another root",
         seeds=4,
         on=(Events,),
         when=lambda step: _is_among_storages(step) and _is_root(step),
     ),
     Mark(
-        "waits-for-a-root",
+        "deferred-for-a-root",
         "a publication of another root waited for its turn",
         seeds=40,
         on=(Events,),
@@ -198,28 +198,28 @@ MARKS = (
         ),
     ),
     Mark(
-        "stored-finer",
+        "stored-at-finer-storage",
         "a finer storage stored publications of its parent",
         seeds=4,
         on=(Events,),
         when=lambda step: _is_among_storages(step) and not _is_root(step),
     ),
     Mark(
-        "wanted-in-a-unit",
+        "requested-by-finer-storage",
         "a finer storage requested more from its parent",
         seeds=4,
         on=(Change,),
         when=lambda step: _is_among_storages(step),
     ),
     Mark(
-        "claimed",
+        "resumed-without-position",
         "a subscription resumed without a position of its client",
         seeds=40,
         on=(Change,),
         when=lambda step: sum(bool(request.claims) for request, _ in known_requests(step)),
     ),
     Mark(
-        "handed-over",
+        "storage-handover",
         "a subscription moved to another storage of its tree",
         seeds=16,
         on=(Change,),
@@ -228,21 +228,21 @@ MARKS = (
         ),
     ),
     Mark(
-        "asked-its-heir",
+        "request-at-former-storage",
         "a request reached the former storage of a subscription",
         seeds=100,
         on=(Change,),
         when=_asked_successor,
     ),
     Mark(
-        "handed-to-another-root",
+        "tree-handover",
         "two trees agreed on the position of a handover",
         seeds=16,
         on=(Change,),
         when=lambda step: _count_requests(step, lambda request: request.until is not None),
     ),
     Mark(
-        "ahead-of-another-root",
+        "ahead-of-successor-root",
         "a storage delivered beyond the position of its successor's root",
         seeds=150,
         on=(Change,),
@@ -250,9 +250,9 @@ MARKS = (
             step, lambda request: bool(request.received_of) and request.before is not None
         ),
     ),
-    Mark("behind-another-root", "a root was too far behind for a handover", seeds=60),
+    Mark("root-behind-handover", "a root was too far behind for a handover", seeds=60),
     Mark(
-        "found-between-roots",
+        "attached-during-handover",
         "a client attached during a handover between trees",
         seeds=400,
         on=(Change,),
@@ -264,20 +264,24 @@ MARKS = (
     Mark("storages-changed", "a storage was added or retired while brokers ran", seeds=8),
     *MEMBER_MARKS,
     Mark(
-        "clients-counted",
+        "client-counts-announced",
         "brokers of a cluster announced their numbers of clients",
         seeds=8,
         by=(ClientsCounted,),
         when=lambda step: len(step.sent[ClientsCounted]),
     ),
     Mark(
-        "sent-elsewhere",
+        "client-redirected",
         "a broker redirected a client to another broker",
         seeds=16,
         by=(RedirectClient,),
         when=lambda step: len(step.acts[RedirectClient]),
     ),
-    Mark("cut-off", "a part of a cluster without its lowest member took no clients", seeds=20),
+    Mark(
+        "cluster-part-closed",
+        "a part of a cluster without its lowest member took no clients",
+        seeds=20,
+    ),
     Mark(
         "log-read",
         "a storage read its log after a restart",
@@ -285,7 +289,7 @@ MARKS = (
         on=(RecordsRead,),
     ),
     Mark(
-        "log-chopped",
+        "log-truncated",
         "a storage truncated acknowledged records",
         seeds=2,
         by=(Chop,),
@@ -316,13 +320,13 @@ class GesReliableMarks:
     def _find_rises(self, step: MarkStep) -> Iterator[str]:
         core, event = step.core, step.event
         risen = {
-            "no-way-to": core._counters["messages_without_route"],
-            "behind-another-root": core.waits_for_roots(),
+            "receiver-unreachable": core._counters["messages_without_route"],
+            "root-behind-handover": core.waits_for_roots(),
         }
         if type(event) is OverlayChanged:
             risen["storages-changed"] = len(hierarchy_from(event.overlay).changes)
         if type(event) is DeadlineReached:
-            risen["cut-off"] = core.units.statistics()["came_apart"]
+            risen["cluster-part-closed"] = core.units.statistics()["came_apart"]
         for name, number in risen.items():
             if self._rising.has_risen((step.broker.number, name), number):
                 yield name
@@ -333,7 +337,7 @@ class GesReliableMarks:
             if step.is_own(fetch.follower):
                 key = number, fetch.target.unit
                 if fetch.after < self._after.get(key, 0):
-                    yield "fetched-again"
+                    yield "fetched-for-late-start"
                 self._after[key] = fetch.after
         if type(step.event) is Started:
             self._after = {key: after for key, after in self._after.items() if key[0] != number}
@@ -344,7 +348,7 @@ class GesReliableMarks:
                 continue
             before = self._homes.get(request.key)
             if before is not None and request.had is not None:
-                yield "goes-on" if before == found.home else "goes-on-elsewhere"
+                yield "resumed-at-position" if before == found.home else "resumed-at-another-broker"
             elif before is not None:
-                yield "without-memory"
+                yield "resumed-at-receipt"
             self._homes[request.key] = found.home

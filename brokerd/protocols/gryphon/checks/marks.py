@@ -69,21 +69,21 @@ def _holds_back(step: MarkStep) -> bool:
 
 FILTER_MARKS = (
     Mark(
-        "held-back",
+        "event-suppressed",
         "an intermediate broker suppressed an event for a cell",
         seeds=4,
         on=(Events,),
         when=_holds_back,
     ),
     Mark(
-        "passed-unknown",
+        "forwarded-without-filter",
         "a broker forwarded everything, because it lacked a filter",
         seeds=8,
         by=(Events,),
         when=_lacks_any,
     ),
     Mark(
-        "filter-told", "a broker sent a missing filter to another broker", seeds=4, by=(FilterSet,)
+        "filter-sent", "a broker sent a missing filter to another broker", seeds=4, by=(FilterSet,)
     ),
     Mark(
         "filter-narrowed",
@@ -93,7 +93,7 @@ FILTER_MARKS = (
         when=lambda step: step.sends(FilterChange, lambda each: bool(each.removed)),
     ),
     Mark(
-        "start-told",
+        "starts-announced",
         "a broker announced the starts of subscriptions in its streams",
         seeds=2,
         by=(Beginnings,),
@@ -102,7 +102,7 @@ FILTER_MARKS = (
         ),
     ),
     Mark(
-        "begun-behind",
+        "subscription-began-behind",
         "a subscription began behind what had been published",
         seeds=4,
         by=(Commit,),
@@ -123,14 +123,14 @@ def _counter(step: MarkStep, name: str) -> int:
 
 MARKS = (
     Mark(
-        "gap-asked",
+        "gap-requested",
         "a subscriber's broker requested a gap",
         seeds=4,
         on=(DeadlineReached,),
         when=lambda step: Nack in step.sent,
     ),
     Mark(
-        "asked-for-another",
+        "nack-forwarded",
         "a broker forwarded a neighbour's request",
         seeds=8,
         on=(Nack,),
@@ -144,21 +144,21 @@ MARKS = (
         when=lambda step: not step.sent and not step.core.status().missing,
     ),
     Mark(
-        "answered-on-the-way",
+        "nack-answered-by-intermediate",
         "an intermediate broker answered a nack",
         seeds=8,
         on=(Nack,),
         when=lambda step: Events in step.sent and not step.is_own(step.message.stream.broker),
     ),
     Mark(
-        "answered-with-silence",
+        "nack-answered-with-silence",
         "a nack was answered with silence",
         seeds=20,
         on=(Nack,),
         when=lambda step: Silent in step.sent,
     ),
     Mark(
-        "held-below-a-gap",
+        "events-behind-gap",
         "events arrived behind a gap and were not delivered",
         seeds=4,
         on=(Events,),
@@ -172,32 +172,40 @@ MARKS = (
         when=lambda step: step.sends(AckExpected, lambda each: step.is_own(each.stream.broker)),
     ),
     Mark(
-        "expected-below",
+        "acks-requested-downstream",
         "an intermediate broker requested acknowledgements downstream",
         seeds=8,
         on=(AckExpected,),
         when=lambda step: AckExpected in step.sent,
     ),
     Mark(
-        "kept-on-the-way",
+        "cache-acks-requested",
         "an intermediate broker requested acknowledgements of its cache",
         seeds=12,
         on=(DeadlineReached,),
         when=lambda step: step.sends(AckExpected, lambda each: not step.is_own(each.stream.broker)),
     ),
     Mark("log-read", "a restarted broker found events in its log", seeds=4, on=(RecordsRead,)),
-    Mark("log-chopped", "a pubend truncated events that all had acknowledged", seeds=2, by=(Chop,)),
     Mark(
-        "published-twice",
+        "log-truncated", "a pubend truncated events that all had acknowledged", seeds=2, by=(Chop,)
+    ),
+    Mark(
+        "publication-repeated",
         "a publisher sent a received publication again",
         seeds=10,
         on=(Publish,),
         when=lambda step: not _logs(step) and not _counter(step, "publications_held"),
     ),
-    Mark("moved-over", "the messages for a cell moved to another broker of the cell", seeds=8),
-    Mark("went-sideways", "events were sent to another broker of the same cell", seeds=8),
-    Mark("asked-beside", "a nack was sent to another broker of the same cell", seeds=15),
-    Mark("told-beside", "a broker forwarded downstream acknowledgements to its cell", seeds=8),
+    Mark(
+        "cell-peer-changed", "the messages for a cell moved to another broker of the cell", seeds=8
+    ),
+    Mark("events-sent-within-cell", "events were sent to another broker of the same cell", seeds=8),
+    Mark("nack-sent-within-cell", "a nack was sent to another broker of the same cell", seeds=15),
+    Mark(
+        "acks-sent-within-cell",
+        "a broker forwarded downstream acknowledgements to its cell",
+        seeds=8,
+    ),
     Mark(
         "silence-assigned",
         "a pubend declared future ticks silent",
@@ -206,35 +214,35 @@ MARKS = (
         when=lambda step: step.commits(RESERVED),
     ),
     Mark(
-        "silent-beforehand",
+        "unrequested-silence",
         "an event arrived with unrequested silence",
         seeds=8,
         by=(Events,),
         when=lambda step: step.sends(Events, _has_silence_behind),
     ),
     Mark(
-        "joined",
+        "pubend-joined",
         "a broker waits for one pubend more",
         seeds=8,
         by=(Commit,),
         when=lambda step: step.commits(MERGED),
     ),
     Mark(
-        "joined-late",
+        "pubend-joined-late",
         "a broker whose clients have got events waits for one pubend more",
         seeds=20,
         by=(Commit,),
         when=lambda step: step.commits(MERGED) and bool(_counter(step, "publications_delivered")),
     ),
     Mark(
-        "join-asked-again",
+        "join-requested-again",
         "a pubend that was to begin asked again",
         seeds=20,
         on=(DeadlineReached,),
         when=lambda step: Join in step.sent,
     ),
     Mark(
-        "answered-on",
+        "answer-resumed",
         "an answer continued when its window had room again",
         seeds=20,
         on=(WindowUpdate,),
@@ -248,28 +256,28 @@ MARKS = (
         when=lambda step: not _logs(step) and bool(_counter(step, "publications_held")),
     ),
     Mark(
-        "publisher-goes-on",
+        "publisher-resumed",
         "waiting publications were logged",
         seeds=20,
         on=(SessionLost, WindowUpdate),
         when=_logs,
     ),
     Mark(
-        "stall-passed-over",
+        "stalled-receiver-passed-over",
         "publications were logged in spite of a stalled receiver",
         seeds=20,
         on=(DeadlineReached,),
         when=_logs,
     ),
     Mark(
-        "told-too-much",
+        "answer-in-parts",
         "a broker received part of an answer, and requested the rest later",
         seeds=60,
         on=(WindowUpdate,),
         when=lambda step: AckExpected in step.sent,
     ),
     Mark(
-        "came-twice",
+        "duplicate-received",
         "a neighbour sent known ticks again",
         seeds=8,
         on=(Events,),
@@ -308,13 +316,13 @@ class GryphonMarks:
     ) -> Iterator[str]:
         is_beside = self._cells[broker] == self._cells[peer]
         if type(message) is Nack and is_beside:
-            yield "asked-beside"
+            yield "nack-sent-within-cell"
         elif type(message) is Done and message.cell != self._cells[broker]:
-            yield "told-beside"
+            yield "acks-sent-within-cell"
         elif type(message) is Events and not message.again:
             key = broker, message.run.source, self._cells[peer]
             if is_beside:
-                yield "went-sideways"
+                yield "events-sent-within-cell"
             elif self._stated_by.setdefault(key, peer) != peer:
-                yield "moved-over"
+                yield "cell-peer-changed"
                 self._stated_by[key] = peer

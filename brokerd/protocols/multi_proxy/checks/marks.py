@@ -108,63 +108,65 @@ def _keeps_for_others(step: MarkStep) -> bool:
 
 
 MARKS = (
-    Mark("other-proxy", "an access broker used another proxy to a server than before", seeds=4),
+    Mark("proxy-changed", "an access broker used another proxy to a server than before", seeds=4),
     Mark(
-        "asked-in-vain",
+        "request-unanswered",
         "a server left an access broker without an answer for too long",
         seeds=4,
         on=(DeadlineReached,),
         when=lambda step: any(kind in step.sent for kind in (Put, Get, Follow)),
     ),
     Mark(
-        "put-again",
+        "put-repeated",
         "an access broker repeated an unconfirmed put",
         seeds=4,
         on=(DeadlineReached,),
         when=lambda step: Put in step.sent,
     ),
     Mark(
-        "stored-before",
+        "put-stored-before",
         "a server received a put that it had on disk",
         seeds=4,
         on=(Put,),
         when=lambda step: _is_put_here(step) and not _is_held(step) and Stored in step.sent,
     ),
     Mark(
-        "put-too-early",
+        "put-out-of-order",
         "a put arrived before its predecessor",
         seeds=60,
         on=(Put,),
         when=_is_too_early,
     ),
     Mark(
-        "put-held",
+        "put-deferred",
         "a put waited for the followers of its topic",
         seeds=20,
         on=(Put,),
         when=lambda step: _is_put_here(step) and _is_held(step),
     ),
     Mark(
-        "get-waits",
+        "get-timed-out",
         "a get timed out with an empty answer",
         seeds=4,
         on=(DeadlineReached,),
         when=lambda step: Answered in step.sent,
     ),
     Mark(
-        "came-twice",
+        "duplicate-received",
         "an access broker received known messages only",
         seeds=20,
         on=(Messages,),
         when=_is_known,
     ),
-    Mark("room-for-none", "an access broker paused a topic, as its clients were behind", seeds=20),
+    Mark("topic-paused", "an access broker paused a topic, as its clients were behind", seeds=20),
     Mark(
-        "followed-anew", "a restarted access broker announced the topics that it follows", seeds=8
+        "topics-announced-again",
+        "a restarted access broker announced the topics that it follows",
+        seeds=8,
     ),
-    Mark("follow-grew", "an access broker announced further topics", seeds=4),
-    Mark("follow-shrank", "an access broker announced fewer topics", seeds=8),
-    Mark("server-back", "a proxy announced that a server is reachable again", seeds=4),
+    Mark("topics-added", "an access broker announced further topics", seeds=4),
+    Mark("topics-removed", "an access broker announced fewer topics", seeds=8),
+    Mark("server-reachable-again", "a proxy announced that a server is reachable again", seeds=4),
     Mark(
         "log-read",
         "a restarted server found publications in its log",
@@ -172,145 +174,145 @@ MARKS = (
         on=(RecordsRead,),
     ),
     Mark(
-        "log-chopped",
+        "log-truncated",
         "a server truncated publications that all had acknowledged",
         seeds=2,
         by=(Chop,),
     ),
     Mark(
-        "expired",
+        "publications-expired",
         "a server released publications before an access broker had acknowledged",
         seeds=12,
         by=(Commit,),
         when=lambda step: _releases(step) and _is_by_age(step),
     ),
     Mark(
-        "no-room",
+        "log-full",
         "a server released publications, because its log was full",
         seeds=20,
         by=(Commit,),
         when=lambda step: _releases(step) and not _is_by_age(step),
     ),
     Mark(
-        "lost-told",
+        "loss-announced",
         "a server announced released publications to an access broker",
         seeds=20,
         on=(Get,),
         when=lambda step: Lost in step.sent,
     ),
     Mark(
-        "gap-told",
+        "gap-announced",
         "an access broker announced a gap to clients",
         seeds=20,
         by=(Deliver,),
         when=lambda step: step.delivers(Gap),
     ),
     Mark(
-        "lost-read",
+        "loss-bounds-recovered",
         "a restarted server recovered the bounds of released publications",
         seeds=60,
         on=(Started,),
         when=lambda step: bool(step.event.recovered.get(LOST_ROWS)),
     ),
     Mark(
-        "owner-found",
+        "owner-reported",
         "an arbiter received the report that a server has a topic",
         seeds=4,
         on=(Assigned,),
         when=lambda step: step.is_own(step.message.arbiter) and not _has_moved(step),
     ),
     Mark(
-        "owner-known",
+        "owner-requested",
         "an arbiter was asked for a known owner",
         seeds=8,
         on=(Claim,),
         when=lambda step: Located in step.sent,
     ),
     Mark(
-        "assigned-before",
+        "assigned-again",
         "a server was assigned its own topic again",
         seeds=20,
         on=(Assign,),
         when=lambda step: step.is_own(step.message.server) and Commit not in step.acts,
     ),
     Mark(
-        "other-candidate",
+        "assigned-to-another-server",
         "an arbiter assigned a refused topic to another server",
         seeds=60,
         by=(Assign,),
         when=lambda step: step.sends(Assign, lambda each: each.generations[0].number > 1),
     ),
     Mark(
-        "owners-told",
+        "owners-announced",
         "a proxy received the topics of a server as their session began",
         seeds=4,
         on=(SessionEstablished,),
         when=_tells_owners,
     ),
     Mark(
-        "topic-moved",
+        "owner-changed",
         "an arbiter received the report that a topic is another server's",
         seeds=20,
         on=(Assigned,),
         when=lambda step: step.is_own(step.message.arbiter) and _has_moved(step),
     ),
     Mark(
-        "give-again",
+        "transfer-order-repeated",
         "an arbiter repeated the order to transfer a topic",
         seeds=60,
         on=(DeadlineReached,),
         when=lambda step: Give in step.sent,
     ),
     Mark(
-        "topic-given",
+        "topic-merged",
         "a server transferred a topic to another one that owned it too",
         seeds=12,
         on=(Merge,),
         when=lambda step: step.is_own(step.message.server) and bool(step.effects),
     ),
     Mark(
-        "topic-carried",
+        "topic-copied",
         "publications of a topic were copied to its other owner",
         seeds=20,
         on=(Carry,),
         when=lambda step: step.is_own(step.message.server) and bool(step.effects),
     ),
     Mark(
-        "topic-came",
+        "topic-transferred",
         "a server received all of a transferred topic",
         seeds=12,
         on=(Transferred,),
         when=lambda step: step.is_own(step.message.giver) and bool(step.effects),
     ),
     Mark(
-        "sent-again",
+        "transfer-part-resent",
         "a server repeated an unconfirmed part of a transfer",
         seeds=40,
         on=(DeadlineReached,),
         when=lambda step: step.sends(Transfer, lambda each: step.is_own(each.giver)),
     ),
     Mark(
-        "home-moved",
+        "followed-to-another-server",
         "an access broker followed a topic to another server, as directed",
         seeds=12,
         on=(Merged,),
         when=lambda step: step.is_own(step.message.home) and step.commits(CHOSEN),
     ),
     Mark(
-        "given-up",
+        "decommissioned-broker-released",
         "a server released the state of a decommissioned access broker",
         seeds=120,
         by=(Commit,),
         when=lambda step: any(row.value is None for row in step.rows(FOLLOWERS)),
     ),
     Mark(
-        "turned-away",
+        "decommissioned-broker-refused",
         "a decommissioned broker was refused, and ended",
         seeds=120,
         by=(Shutdown,),
     ),
     Mark(
-        "kept-for-others",
+        "kept-for-other-brokers",
         "a server kept publications that all its access brokers had acknowledged",
         seeds=8,
         on=(Get,),
@@ -347,20 +349,20 @@ class MultiProxyMarks:
             before = self._reached.get(broker.number, 0)
             self._reached[broker.number] = len(message.reached)
             if before and len(message.reached) > before:
-                yield "server-back"
+                yield "server-reachable-again"
         if type(message) not in (Put, Get, Follow) or message.home != broker.number:
             return
         way = broker.number, message.server
         if self._over.setdefault(way, peer) != peer:
             self._over[way] = peer
-            yield "other-proxy"
+            yield "proxy-changed"
         if type(message) is Get and not all(wanted.most for wanted in message.wanted):
-            yield "room-for-none"
+            yield "topic-paused"
         if type(message) is Follow:
             topics, self._topics[way] = self._topics.get(way, ()), message.topics
             if message.number == 1 and message.incarnation > 1 and message.topics:
-                yield "followed-anew"
+                yield "topics-announced-again"
             elif topics and len(message.topics) > len(topics):
-                yield "follow-grew"
+                yield "topics-added"
             elif len(message.topics) < len(topics):
-                yield "follow-shrank"
+                yield "topics-removed"

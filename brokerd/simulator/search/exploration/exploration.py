@@ -305,7 +305,7 @@ class Exploration:
         self._plans.append(state.spent.planned)
         self.progress.states += 1
         self.progress.depth = max(self.progress.depth, depth)
-        self._schedule(state, _Task(number, None, sleep, None, delays))
+        self._schedule(_Task(number, None, sleep, None, delays))
         if state.is_late():
             self._add_end(state, fingerprint)
         found = self._fault_of(state)
@@ -326,10 +326,10 @@ class Exploration:
         missing = self._sleeps[number] - sleep
         if missing:
             sleep = self._sleeps[number] = self._sleeps[number] & sleep
-            self._schedule(state, _Task(number, None, sleep, missing, delays))
+            self._schedule(_Task(number, None, sleep, missing, delays))
         if delays > self._left[number]:
             self._left[number] = delays
-            self._schedule(state, _Task(number, None, frozenset(), None, delays))
+            self._schedule(_Task(number, None, frozenset(), None, delays))
 
     def _fault_of(self, state: WorldState) -> tuple[str, str] | None:
         """Judge a state; return the rule and the words of a violation."""
@@ -356,7 +356,7 @@ class Exploration:
 
     # ------------------------------------------------------------ states
 
-    def _schedule(self, state: WorldState, task: _Task) -> None:
+    def _schedule(self, task: _Task) -> None:
         snapshot = None
         if self._held < HELD_BYTES:
             snapshot = self._snapshots.take()

@@ -93,7 +93,7 @@ def choose(state: WorldState, enabled: Sequence[Action]) -> list[Action]:
     owners = {action: frozenset(processes_of(action)) for action in best}
     if not all(owners.values()):
         return best
-    neighbourhood = Neighbourhood(state, owners.values())
+    neighbourhood = Neighbourhood(state)
     for start in dict.fromkeys(process for each in owners.values() for process in each):
         group = neighbourhood.close(frozenset((start,)), owners)
         found = [action for action in owners if owners[action] & group]
@@ -142,13 +142,9 @@ def _find_visible(
 
 
 class Neighbourhood:
-    """The processes of one state, with the processes that each may interfere with.
+    """The processes of one state, with the processes that each may interfere with."""
 
-    Args:
-        owners: the processes of each enabled action.
-    """
-
-    def __init__(self, state: WorldState, owners: Iterable[Group]) -> None:
+    def __init__(self, state: WorldState) -> None:
         acted, spent, world = state.acted, state.spent, state.world
         graph = acted.cluster.state.graph
         self._endpoints = acted.network.endpoints

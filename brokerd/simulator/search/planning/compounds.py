@@ -104,7 +104,7 @@ class _Compounds:
         if self._definition.promises.members_may_change:
             joins = [move for move in moves if type(move) is BrokerJoin]
             departs = {move.broker: move.when for move in moves if type(move) is BrokerDeparture}
-            more = [*self._draw_joins(joins, lost)]
+            more = [*self._draw_joins(lost)]
             yield from more
             joins += [move for move in more if type(move) is BrokerJoin]
             departs |= {move.broker: move.when for move in more if type(move) is BrokerDeparture}
@@ -121,9 +121,7 @@ class _Compounds:
 
     # ------------------------------------------------------------ joins
 
-    def _draw_joins(
-        self, joins: Sequence[BrokerJoin], lost: Sequence[FaultInjection]
-    ) -> Iterator[Move]:
+    def _draw_joins(self, lost: Sequence[FaultInjection]) -> Iterator[Move]:
         """Yield the join and departure of a broker, and a join behind it or beside a loss."""
         random, heal = self._random, self._heal
         gone = [name for loss in lost for name in loss.on]
