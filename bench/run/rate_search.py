@@ -29,6 +29,7 @@ from bench.run.run_directory import (
 )
 from bench.run.series import (
     HOSTS,
+    PLAN,
     Hosts,
     append_durably,
     check_line,
@@ -360,7 +361,7 @@ def open_search(
         directory = RunDirectory(new_run_directory(runs, name))
         about = {"kind": KIND, "plan_digest": digest, "protocol": plan.get("protocol")}
         directory.begin(name, about)
-        directory.write_spec("plan.json", whole)
+        directory.write_spec(PLAN, whole)
         directory.write_spec(HOSTS, hosts)
     try:
         return RateFolder(directory, bounds)

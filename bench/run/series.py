@@ -37,6 +37,8 @@ from brokerd.files import write_whole
 from brokerd.storage.files import DISK
 from brokerd.text import is_plain_name, parse_json
 
+PLAN: Final = "plan.json"
+"""File in `spec` with everything that decides the runs, without the commit."""
 HOSTS: Final = "hosts.json"
 """File in `spec` with the hosts of the work. Capsules omit this file, because it names hosts."""
 
@@ -75,6 +77,35 @@ def find_unfinished(
             directory.log("resumed")
             return directory
     return None
+
+
+def describe_other_commits(path: Path) -> list[str]:
+    """Return a sentence for each unfinished work of the same plan at another commit.
+
+    Args:
+        path: the folder of the new work.
+    """
+    own, plan = manifest_in(path), _plan_in(path)
+    found = []
+    for other in sorted(path.parent.glob("[0-9]*Z-*")):
+        manifest = manifest_in(other)
+        if any(manifest.get(key) != own.get(key) for key in ("kind", "state")):
+            continue
+        commit = str(manifest.get("git_commit"))
+        if commit != str(own.get("git_commit")) and _plan_in(other) == plan:
+            found.append(
+                f"{other} is unfinished, of commit {commit[:12]}; at another commit all runs begin "
+                "anew. To continue it, check out that commit"
+            )
+    return found
+
+
+def _plan_in(path: Path) -> Any:
+    """Return the plan of a folder; None without a readable plan."""
+    try:
+        return parse_json((path / "spec" / PLAN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def _refuse_other_hosts(path: Path, manifest: Mapping[str, Any], hosts: Hosts) -> None:
@@ -405,6 +436,6 @@ def open_series(
     directory.begin(
         name, {**about, **{key: plan.get(key) for key in ("figure", "figures", "protocol", "seed")}}
     )
-    directory.write_spec("plan.json", plan)
+    directory.write_spec(PLAN, plan)
     directory.write_spec(HOSTS, hosts)
     return Series(directory, points, instances, order)

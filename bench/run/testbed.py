@@ -162,15 +162,23 @@ class Testbed:
         return await files.collect(host, process, folder, destination, names)
 
 
+class FileLister(Protocol):
+    """A source of the listings of a host's files, such as its agent."""
+
+    async def files(self, process: str, folder: str) -> dict[str, Any]:
+        """Return `folder` and `files` (name, size_bytes, sha256) of a process."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostFiles:
     """Access to the files of processes on their hosts.
 
     Attributes:
-        agents, fetch_file: see Testbed.
+        agents: the lister of each host's files.
+        fetch_file: see Testbed.
     """
 
-    agents: Mapping[str, AgentClient]
+    agents: Mapping[str, FileLister]
     fetch_file: FetchFile
 
     async def collect(

@@ -5,7 +5,6 @@ its lease if the controller dies. So no remains of a run disturb the next run.
 """
 
 import os
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,6 +21,7 @@ from bench.run.coordinator import find_only_cause
 from bench.run.testbed import BrokerPlace, Testbed
 from bench.systems.boundary import Server, Start, call_driver, free_ports, is_taken
 from bench.systems.configuration import Configuration
+from bench.systems.left_records import SERVERS_FOLDER, LeftRecords
 from brokerd.agent.client import AgentClient, open_agent_of
 from brokerd.errors import BrokerError, ControlError
 from brokerd.interpreter import module_command
@@ -75,6 +75,8 @@ class SystemServers:
         faulty_disks: True for faults of the servers' disks.
 
     Attributes:
+        root: the folder of the servers, and of all records of the run.
+        keeps_records: True if the records stay after the servers have ended.
         servers: servers by name.
         addresses: addresses for clients, by name.
         relay_us: round-trip time of a byte through the relay, without a fault; 0 without a relay.
@@ -89,6 +91,8 @@ class SystemServers:
         faulty_disks: bool = False,
     ) -> None:
         self.configuration = configuration
+        self.root = root
+        self.keeps_records = False
         self.servers: dict[str, Server] = {}
         self.relay_us = 0
         self._faulty_disks = faulty_disks
@@ -233,6 +237,8 @@ async def servers_running(
 ) -> AsyncIterator[tuple[Testbed, SystemServers]]:
     """Run the servers of a configuration until the block ends, and remove all their state.
 
+    Records of the run stay if `keeps_records` is set.
+
     Args:
         relayed: True if all links pass a relay.
         faulty_disks: True for faults of the servers' disks.
@@ -240,7 +246,8 @@ async def servers_running(
     Raises:
         ServerFailed: the servers do not start.
     """
-    root = Path(mkdtemp(prefix="pubsubctl-system-"))
+    root = Path(mkdtemp(prefix=SERVERS_FOLDER))
+    servers: SystemServers | None = None
     try:
         deployment = root.name
         await _start_agent(root, deployment)
@@ -263,7 +270,11 @@ async def servers_running(
             raise cause from group
         raise
     finally:
-        shutil.rmtree(root, ignore_errors=True)
+        left = LeftRecords(root)
+        if servers is not None and servers.keeps_records:
+            left.drop_state()
+        else:
+            left.remove()
 
 
 def _make_testbed(

@@ -63,6 +63,14 @@ class RecordsLeft(PreflightFailed):
             f"`{command} results collect {shlex.quote(str(run))}`, and only then `{command} down`"
         )
 
+    @classmethod
+    def on_this_machine(cls, run: Path, folder: Path) -> "RecordsLeft":
+        """Return the error for a run on an external broker, with the folder of its records."""
+        return cls(
+            f"{run}: no space left; the records stay in {folder}. Free space, then "
+            f"`pubsubctl results collect {shlex.quote(str(run))}`, which removes that folder"
+        )
+
 
 @dataclass(frozen=True)
 class Experiment:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from bench.run.collection import is_uncollected
 from bench.run.outcome import RunOutcome
 from bench.run.run_directory import new_run_directory
 from bench.run.testbed import RunFailed
@@ -34,6 +35,7 @@ from bench.systems.faults import (
 from bench.systems.servers import ServerFailed, servers_running
 from brokerd.errors import ControlError
 from brokerd.protocols.registry import protocol_on
+from brokerd.storage.files import is_no_room
 from brokerd.units import SECOND_NS
 from fault_injection.schedule.limits import waits_for_ever
 from fault_injection.schedule.schedule import FaultSchedule
@@ -45,6 +47,7 @@ from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.injection.faults import bind_to_load, check_schedule, schedule_of, settle_schedule
 from pubsubctl.runs.experiment import (
     Experiment,
+    RecordsLeft,
     Stopped,
     carry_out,
     lab_for,
@@ -141,7 +144,11 @@ def plan_system_run(
 async def run_system(
     planned: SystemRun, results: Path, progress: Progress, interruption: Interruption
 ) -> RunOutcome:
-    """Start the servers, run, stop the servers."""
+    """Start the servers, run, stop the servers.
+
+    Raises:
+        RecordsLeft: there is no room for the records, which stay in the folder of the servers.
+    """
     through = needs_relay(planned.schedule)
     async with servers_running(
         planned.configuration, relayed=through, faulty_disks=needs_disk(planned.schedule)
@@ -152,11 +159,16 @@ async def run_system(
             progress.print(
                 f"links go through a relay: {servers.relay_us} us for a byte there and one back"
             )
-        with interruption.stoppable():
-            outcome = await run_on_system(
-                planned.spec, bed, servers, run, planned.schedule, progress
-            )
-    return outcome
+        try:
+            with interruption.stoppable():
+                return await run_on_system(
+                    planned.spec, bed, servers, run, planned.schedule, progress
+                )
+        except OSError as error:
+            if not (is_no_room(error) and is_uncollected(run)):
+                raise
+            servers.keeps_records = True
+            raise RecordsLeft.on_this_machine(run, servers.root) from error
 
 
 def _schedule(call: Invocation, spec: ExperimentSpec, faults: str | None) -> FaultSchedule | None:

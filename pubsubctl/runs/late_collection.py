@@ -5,9 +5,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.run.collection import collect_later, is_uncollected, read_uncollected
+from bench.run.collection import (
+    RecordFolder,
+    collect_later,
+    is_uncollected,
+    read_uncollected,
+)
 from bench.run.outcome import RunOutcome
-from bench.run.testbed import HostFiles
+from bench.run.testbed import HostFiles, copy_local_file
+from bench.systems.left_records import LeftRecords, is_servers_folder
 from brokerd.storage.files import is_no_room
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
@@ -27,7 +33,8 @@ def collect_run(call: Invocation, run: Path) -> Result:
     Raises:
         UserError: the records are here already.
         IntegrityError: the description of the records is damaged.
-        PreflightFailed: the deployment of the run is not on these hosts, or there is no room.
+        PreflightFailed: the deployment of the run is not on these hosts, or there is no room; or
+            the folder with the records of a run on an external broker is gone.
     """
     if not is_uncollected(run):
         raise UserError(f"{run}: all records of this run are here")
@@ -37,10 +44,13 @@ def collect_run(call: Invocation, run: Path) -> Result:
         raise IntegrityError(str(error)) from None
     hosts = sorted({each.host for each in folders})
     identity = str(manifest(run).get("deployment_id"))
-    lab = lab_for(call)
+    is_external = is_servers_folder(identity)
+    lab = None if is_external else lab_for(call)
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> RunOutcome:
+            if lab is None:
+                return await _collect_here(run, identity, folders, progress, interruption)
             return await _collect(lab, run, identity, hosts, progress, interruption)
 
         outcome = run_interruptibly(work, call.console, when_not_waiting=_LATER)
@@ -84,6 +94,33 @@ async def _collect(
                     if not is_no_room(error):
                         raise
                     raise RecordsLeft.of(run, lab) from error
+
+
+async def _collect_here(
+    run: Path,
+    deployment: str,
+    folders: Sequence[RecordFolder],
+    progress: Progress,
+    interruption: Interruption,
+) -> RunOutcome:
+    """Collect the records of a run on an external broker, and remove their folder."""
+    try:
+        left = LeftRecords.find(deployment, [*folders])
+    except FileNotFoundError as error:
+        raise PreflightFailed(
+            f"{run}: its records were left in a folder that is gone: {error}"
+        ) from None
+    progress.phase("collecting")
+    files = HostFiles({each.host: left for each in folders}, copy_local_file)
+    try:
+        with interruption.stoppable():
+            outcome = await collect_later(run, files)
+    except OSError as error:
+        if not is_no_room(error):
+            raise
+        raise RecordsLeft.on_this_machine(run, left.root) from error
+    left.remove()
+    return outcome
 
 
 def _identity_of(record: Mapping[str, Any] | None) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.run.rate_search import SCHEMA, Bounds, Probe, RateFolder, TriedRate, open_search
+from bench.run.series import describe_other_commits
 from bench.spec.keys import Overrides
 from bench.spec.spec import ExperimentSpec, load_experiment
 from bench.spec.values import Rate, parse_rate
@@ -86,6 +87,8 @@ def find_limit(
     try:
         with call.console.progress() as progress:
             progress.print(f"search {folder.path}")
+            for sentence in describe_other_commits(folder.path) if not folder.tried else ():
+                call.console.warn(sentence)
 
             async def work(interruption: Interruption) -> None:
                 while (probe := folder.search.next()) is not None:

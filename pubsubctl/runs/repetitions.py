@@ -9,7 +9,15 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from bench.run.series import DrawnOrder, Instance, Order, Series, as_given, open_series
+from bench.run.series import (
+    DrawnOrder,
+    Instance,
+    Order,
+    Series,
+    as_given,
+    describe_other_commits,
+    open_series,
+)
 from bench.run.testbed import RunFailed
 from bench.spec.experiment import Point
 from bench.spec.spec import ExperimentSpec
@@ -142,6 +150,9 @@ def run_series(
     try:
         with call.console.progress() as progress:
             progress.print(f"series {series.path}")
+            if not any(series.runs().values()):
+                for sentence in describe_other_commits(series.path):
+                    call.console.warn(sentence)
 
             async def work(interruption: Interruption) -> None:
                 await _take_down_interrupted(series, lab, progress, interruption)

@@ -26,7 +26,8 @@ class Spread:
     """A number over repetitions.
 
     Attributes:
-        low, high: the 95 % interval of the mean, by Student's t; None for a single value.
+        low, high: the 95 % interval of the mean, as `_interval` defines it; None for a single
+            value.
     """
 
     values: tuple[float, ...]
@@ -58,10 +59,24 @@ def spread_of(values: Sequence[float]) -> Spread:
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return Spread(tuple(values), mean, None, None)
+    return Spread(tuple(values), mean, *_interval(values, mean))
+
+
+def _interval(values: Sequence[float], mean: float) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of two or more values, by Student's t.
+
+    If all values are above 0, the interval is symmetric on a scale of logarithms: the mean divided
+    by, and multiplied by, a factor. Its half width there is that of the plain interval, relative to
+    the mean (the delta method). So no bound of a latency is negative, and small spreads agree with
+    the plain interval. Values that include a 0, and none below, have a plain interval that ends at
+    0.
+    """
     largest = max(map(abs, values)) or 1.0
     error = largest * math.sqrt(_variance(values, largest) / len(values))
     half = _student(len(values) - 1) * error
-    return Spread(tuple(values), mean, mean - half, mean + half)
+    if min(values) > 0:
+        return mean * math.exp(-half / mean), mean * math.exp(half / mean)
+    return max(mean - half, 0.0) if min(values) == 0 else mean - half, mean + half
 
 
 Outcome = Literal["differs", "same", "cannot tell"]

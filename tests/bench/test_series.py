@@ -13,6 +13,7 @@ from bench.run.series import (
     Instance,
     Series,
     alternate,
+    describe_other_commits,
     manifest_in,
     open_series,
 )
@@ -88,6 +89,21 @@ def test_a_series_cannot_resume_with_other_settings(tmp_path: Path) -> None:
     assert other.path != first.path
     with pytest.raises(ConfigError, match="begun with --instances 2; go on with that"):
         opened(tmp_path, instances=5)
+
+
+def test_unfinished_work_of_another_commit_is_named(tmp_path: Path) -> None:
+    """Its runs are not comparable, so the new series begins anew."""
+    first = opened(tmp_path)
+    assert describe_other_commits(first.path) == []
+    manifest = {**manifest_in(first.path), "git_commit": "1" * 40, "plan_digest": "of commit 1"}
+    (first.path / "manifest.json").write_text(json.dumps(manifest))
+    second, other = opened(tmp_path), opened(tmp_path, seed=2)
+    assert second.path != first.path
+    (sentence,) = describe_other_commits(second.path)
+    assert sentence.startswith(f"{first.path} is unfinished, of commit 111111111111; at another")
+    assert describe_other_commits(other.path) == [], "another plan"
+    (first.path / "manifest.json").write_text(json.dumps({**manifest, "state": "complete"}))
+    assert describe_other_commits(second.path) == [], "a finished series"
 
 
 @pytest.mark.parametrize(

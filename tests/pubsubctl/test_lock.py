@@ -25,6 +25,24 @@ def test_the_second_operator_receives_the_holder_time_and_purpose_of_a_lock(tmp_
     assert "T" in holder["since"]
 
 
+@pytest.mark.parametrize(
+    "purpose, advice",
+    [
+        ("deploy", "; wait for its end, or end it there with Ctrl-C"),
+        ("inject freeze-b1", "belong to its schedule (`bench WORKLOAD --faults FILE`)"),
+    ],
+)
+def test_the_second_operator_receives_advice(tmp_path: Path, purpose: str, advice: str) -> None:
+    root = tmp_path / "host"
+    with (
+        operator_lock(root, "bench demo"),
+        pytest.raises(ControlError) as caught,
+        operator_lock(root, purpose),
+    ):
+        pytest.fail("two operators at once")
+    assert advice in str(caught.value)
+
+
 def test_a_released_lock_leaves_no_files_and_can_be_acquired_again(tmp_path: Path) -> None:
     root = tmp_path / "inventory" / "host"
     for _ in range(2):

@@ -27,13 +27,38 @@ TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
 
 @pytest.mark.parametrize("n", [freedom + 1 for freedom in TABLE])
 def test_the_interval_of_a_mean_is_the_one_of_the_printed_table(n: int) -> None:
-    values = [float(value) for value in range(n)]
+    values = [float(value) for value in range(-n // 2, -n // 2 + n)]
     spread = spread_of(values)
     mean = sum(values) / n
     deviation = (sum((value - mean) ** 2 for value in values) / (n - 1)) ** 0.5
     half = TABLE[n - 1] * deviation / n**0.5
     assert (spread.low, spread.high) == pytest.approx((mean - half, mean + half), abs=2e-2)
-    assert (spread.smallest, spread.largest) == (0, n - 1)
+    assert (spread.smallest, spread.largest) == (min(values), max(values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[6.404, 7.533, 7.486], [15.5, 25.57, 18.48], [0.2, 9.0], [1.0, 1.0, 1.0], [1e-170, 4e-170]],
+)
+def test_the_interval_of_positive_numbers_has_no_negative_bound(values: list[float]) -> None:
+    """The plain twin is SciPy's interval of the mean, in units of the mean, on logarithms."""
+    from scipy.stats import sem, t
+
+    spread, mean = spread_of(values), sum(values) / len(values)
+    relative = [value / mean for value in values]
+    low, high = 0.0, 0.0
+    if len({*values}) > 1:
+        low, high = t.interval(0.95, len(values) - 1, loc=0, scale=sem(relative))
+    assert spread.low is not None
+    assert spread.high is not None
+    assert 0 < spread.low <= mean <= spread.high
+    assert [math.log(spread.low / mean), math.log(spread.high / mean)] == pytest.approx([low, high])
+
+
+def test_the_interval_of_counts_with_a_zero_ends_at_zero() -> None:
+    spread = spread_of([0.0, 0.0, 5.0])
+    assert spread.low == 0
+    assert spread.high == pytest.approx(5 / 3 + 4.303 * 5 / 3, abs=2e-2)
 
 
 def test_the_interval_of_a_ratio_is_the_librarys() -> None:

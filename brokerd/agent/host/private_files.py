@@ -84,7 +84,8 @@ def operator_lock(root: Path, purpose: str, who: str = "", pid: int = 0) -> Iter
     path = lock_path(root)
     descriptor = _try_lock(path)
     if descriptor is None:
-        raise ControlError("busy", f"{root}: locked by {holder_text(root)}")
+        advice = _describe_wait(str((lock_holder(root) or {}).get("purpose", "")), purpose)
+        raise ControlError("busy", f"{root}: locked by {holder_text(root)}; {advice}")
     try:
         holder = {
             "who": who or operator_name(),
@@ -142,6 +143,16 @@ def holder_text(root: Path) -> str:
         f"{holder.get('who', 'somebody')} (pid {holder.get('pid', '?')}) since "
         f"{holder.get('since', 'just now')} for `{holder.get('purpose', '?')}`"
     )
+
+
+def _describe_wait(held_for: str, purpose: str) -> str:
+    """Return the advice to an operator whose command has to wait for another."""
+    if purpose.startswith("inject ") and held_for.startswith("bench "):
+        return (
+            "faults during a run belong to its schedule (`bench WORKLOAD --faults FILE`); for "
+            "`inject`, wait for its end"
+        )
+    return "wait for its end, or end it there with Ctrl-C"
 
 
 def _try_lock(path: Path) -> int | None:
