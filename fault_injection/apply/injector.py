@@ -462,12 +462,37 @@ class Injector:
     # ------------------------------------------------------------ ended brokers
 
     def _end_like(self, restart: _Progress) -> list[_Progress]:
+        """Return the ends of a broker that this restart was the first to follow."""
         target = restart.fault.target
         return [
             progress
             for progress in self._failed
-            if progress.step.verb in ENDING_VERBS and progress.fault.target == target
+            if progress.step.verb in ENDING_VERBS
+            and progress.fault.target == target
+            and self._find_first_restart(progress) is restart
         ]
+
+    def _find_first_restart(self, ended: _Progress) -> _Progress | None:
+        """Return the first restart after the end of a broker, in order of their effects.
+
+        A broker may be killed again before its restart is observed. A restart that failed is none.
+        """
+        applied_ns = {
+            progress.step.id: self._log.find_stage_time(progress.fault.fault_id, "applied")
+            for progress in self._progress.values()
+        }
+        ended_ns = applied_ns[ended.step.id]
+        later = [
+            (at_ns, progress)
+            for progress in self._progress.values()
+            if progress.step.verb == "restart"
+            and progress.fault.target == ended.fault.target
+            and not self._log.has_failed(progress.fault.fault_id)
+            and (at_ns := applied_ns[progress.step.id]) is not None
+            and ended_ns is not None
+            and at_ns >= ended_ns
+        ]
+        return min(later, key=lambda each: each[0])[1] if later else None
 
     def _note_restarted(self, restart: _Progress, applied_ns: int) -> None:
         requested_ns = self._log.find_stage_time(restart.fault.fault_id, "requested") or applied_ns

@@ -148,6 +148,28 @@ def test_absorb_kill_restart_happen_in_order_and_nothing_is_released() -> None:
     assert injection.down == ()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_kill_ends_with_the_first_restart_that_follows_it(*, fails: bool) -> None:
+    """A broker is killed again before its first restart has recovered."""
+    backend = MadeUpBackend()
+    if fails:
+        backend.hides = {"effect r"}
+    restart = RESTART.replace('delay = "20s"', 'delay = "500ms"')
+    assert restart != RESTART
+    again = step(id="k2", after="r.applied", delay="300ms", do="kill", on="b1", signal="KILL")
+    again += step(id="r2", after="k2.applied", delay="35s", do="restart", on="b1")
+    injection, lines = play(ABSORB + KILL + restart + again, backend)
+    kill, restarted, kill2, restarted2 = (stages(lines, name) for name in ("k", "r", "k2", "r2"))
+    assert restarted["applied"] < kill2["applied"] < restarted2["applied"]
+    first = restarted2 if fails else restarted
+    for one, other in ((kill, first), (kill2, restarted2)):
+        assert one["heal_requested"] == other["requested"]
+        assert one["healed"] == other["applied"]
+        assert one["recovered"] == other["recovered"]
+    assert bool(injection.problems) == fails
+    assert injection.down == ()
+
+
 def test_absorbed_publications_are_counted_until_the_end_of_the_fault() -> None:
     injection, _ = play(ABSORB + KILL, MadeUpBackend())
     absorbed = row(injection, "a")["absorbed_msgs"]
