@@ -78,7 +78,7 @@ def least_quantile(lines: Sequence[Line], from_ns: int, column: str) -> int:
     offers: list[tuple[int, int, int]] = []
     begun_ns = offered = 0
     for line in lines:
-        if line["t_ns"] >= from_ns:
+        if line["t_ns"] > from_ns:
             late_ns = 1000 * (line.get("late_max_us") or 0)
             n_due = line.get("offered", 0) - offered
             offers.append((int(line.get(column) or 0), n_due, begun_ns - late_ns))

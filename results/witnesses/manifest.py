@@ -505,9 +505,11 @@ def _check_headline(folder: RunFolder, rows: Rows) -> Iterator[str]:
             for kind, n in process.document("online.json").get("totals", {}).items():
                 totals[kind] = totals.get(kind, 0) + n
     online = headline.get("online")
-    # A load generator without subscribers has nothing to report, and leaves no file.
-    if isinstance(online, dict) and not totals and not any(online.values()):
-        totals = online
+    # A load generator without subscribers has nothing to report, and leaves no file. The reports of
+    # others arrived, and their files may not have been fetched.
+    is_empty = isinstance(online, dict) and not any(online.values())
+    if not totals and (is_empty or any(each.is_uncollected for each in folder.processes)):
+        totals = online or {}
     pairs.append(("online.json", "online", online, totals))
     statistics = _statistics(folder)
     for key, value in statistics.items():

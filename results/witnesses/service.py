@@ -312,6 +312,7 @@ def _check_clients(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     stops = faults_at(folder, process.name)
     limit_ns = allowed_distance_ns(folder, process)
     is_renewed = bool(replacements(folder, process))
+    cut_off = _list_cut_off(folder)
     opened: dict[tuple[str, object], int] = {}
     for at_ns, line in _events(folder, process, "session_established", "session_lost"):
         peer = str(line.get("peer"))
@@ -336,6 +337,8 @@ def _check_clients(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         if stops or began_ns is None or at_ns - began_ns < max(_LONG_SESSION_NS, limit_ns):
             continue
         for event, when_ns in (("up", began_ns), ("down", at_ns)):
+            if client in cut_off and (event == "down" or client not in folder.session_lines):
+                continue
             theirs = [
                 abs(when_ns - at)
                 for at, change, broker in folder.session_lines.get(client, ())
@@ -346,6 +349,19 @@ def _check_clients(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
                     "sessions_apart", one=name, other="sessions.jsonl", who=client, event=event,
                     s=min(theirs, default=when_ns) / 1e9,
                 )  # fmt: skip
+
+
+def _list_cut_off(folder: RunFolder) -> set[str]:
+    """Return the clients of load generators that ended early, or whose files were not fetched."""
+    ended = {
+        str(line["client"])
+        for process in folder.processes
+        if process.is_load and process.has_ended_early
+        for line in process.lines("sessions.jsonl")
+    }
+    if any(process.is_uncollected for process in folder.processes):
+        ended |= {*folder.clients} - {*folder.session_lines}
+    return ended
 
 
 def _check_received(

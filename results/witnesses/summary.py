@@ -143,12 +143,10 @@ def _check_positions(process: ProcessFolder, rows: Rows) -> Iterator[str]:
 def _check_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     """Yield load generators without a file that others of the role have."""
     wanted = ["exit.json", "sessions.jsonl", "stats.jsonl"]
-    stated = process.document("exit.json")
-    if stated.get("state") == "exited" and folder.manifest.get("state") != "complete":
-        yield doubt(
-            "load_ended", file=f"{process.place}/exit.json", who=process.name,
-            why=_describe_exit(stated),
-        )  # fmt: skip
+    if process.has_ended_early:
+        why = _describe_exit(process.document("exit.json"))
+        file = f"{process.place}/exit.json"
+        yield doubt("load_ended", file=file, who=process.name, why=why)
     elif process.is_subscriber:
         wanted += ["online.json", "subscriptions.jsonl"]
     loads = [other for other in folder.processes if other.is_load]
