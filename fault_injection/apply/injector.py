@@ -13,7 +13,14 @@ from typing import Any, Final, Protocol
 import trio
 
 from brokerd.errors import ControlError
-from brokerd.model.fault_verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS, ROAM, VERB_TABLE
+from brokerd.model.fault_verbs import (
+    CLIENT_VERBS,
+    ENDING_VERBS,
+    FAILING_VERBS,
+    LASTING_VERBS,
+    ROAM,
+    VERB_TABLE,
+)
 from brokerd.protocols.registry import RunningProtocol
 from brokerd.units import format_duration
 from fault_injection.apply.log import FaultLog, HealedBy, HostStamps
@@ -291,7 +298,13 @@ class Injector:
         progress.is_active = step.verb in LASTING_VERBS
         if step.verb in FAILING_VERBS:
             self._failed.append(progress)
-        evidence = await self._backend.apply(fault, self._lease_ns)
+        try:
+            evidence = await self._backend.apply(fault, self._lease_ns)
+        except ControlError as error:
+            # A fault of a client has one end, which applies it or refuses it. Nothing is to undo.
+            if error.kind == "user" and step.verb in CLIENT_VERBS:
+                progress.is_active = False
+            raise
         applied_ns, stamps = self._take_stamps(evidence)
         self._log.note(fault.fault_id, "applied", applied_ns, evidence, host_stamps=stamps)
         progress.reach("applied", applied_ns)

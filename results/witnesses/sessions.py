@@ -117,12 +117,25 @@ def _check_beginnings(
     if stops or len(begun) != 1 or not lines or replacements(folder, process):
         return
     after_ns = lines[0]["t_ns"] - begun[0]
-    if not 0 <= after_ns <= allowed_distance_ns(folder, process):
+    is_paused = after_ns >= 0 and _was_silent(folder, process, begun[0], lines[0]["t_ns"])
+    if not is_paused and not 0 <= after_ns <= allowed_distance_ns(folder, process):
         yield doubt(
             "sessions_apart", one=f"{process.place}/stats.jsonl",
             other=f"{process.place}/events.jsonl", who=process.name, event="start of the run",
             s=after_ns / 1e9,
         )  # fmt: skip
+
+
+def _was_silent(folder: RunFolder, process: ProcessFolder, from_ns: int, to_ns: int) -> bool:
+    """Return True if another broker lost its session with a broker in silence, in a time."""
+    ends = [folder.timeline.to_timeline(at_ns, process.host) for at_ns in (from_ns, to_ns)]
+    return any(
+        line.get("event") == "session_lost"
+        and (line.get("peer"), line.get("reason")) == (process.name, "silent")
+        and ends[0] <= at_ns <= ends[1]
+        for other in folder.processes
+        for at_ns, line in _events(folder, other)
+    )
 
 
 def _check_ends(

@@ -318,6 +318,17 @@ def test_a_refused_fault_has_failed_and_its_dependent_steps_never_start() -> Non
     assert "apply r" not in backend.calls
 
 
+def test_a_fault_of_a_client_that_was_refused_is_not_healed() -> None:
+    """A load generator has no such fault: it would be said to be there still."""
+    backend = MadeUpBackend()
+    backend.refuses["apply d"] = ControlError("user", "s3-sub-1 has no session with s3")
+    away = step(id="d", at="1s", do="client-disconnect", on="s3-sub-1", for_="2s")
+    injection, _ = play(away, backend)
+    assert backend.calls == ["apply d"]
+    assert injection.problems == ("d: s3-sub-1 has no session with s3",)
+    assert injection.not_healed == ()
+
+
 def test_a_lasting_fault_with_a_lost_reply_is_healed_at_once() -> None:
     """The fault may have been applied."""
     backend = MadeUpBackend()
