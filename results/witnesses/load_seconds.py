@@ -43,8 +43,10 @@ def check_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iter
     yield from _check_offers(process, name, lines, rows)
     yield from _check_pauses(folder, process, name, lines, rows)
     measured, is_saturated = folder.phase_ns("measure"), folder.manifest.get("loadgen_saturated")
-    if measured is not None and is_saturated is False and least_quantile(
-        lines, measured[0], "saturated"
+    if (
+        measured is not None
+        and is_saturated is False
+        and least_quantile(lines, measured[0], "saturated")
     ):
         yield differ(name, MANIFEST, "loadgen_saturated", True, False)
     if any(process.path.glob("*.sqlite")):

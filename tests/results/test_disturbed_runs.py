@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from results.reference.history import PublisherLog
+from results.reference.rule import _strangers
 from results.witnesses import RunFolder
 from results.witnesses.brokers import doubts_about_brokers
 from results.witnesses.faults import _check_recovery
@@ -17,7 +19,7 @@ from results.witnesses.load_seconds import least_quantile
 from results.witnesses.manifest import _check_headline, _check_journal, _check_roles
 from results.witnesses.process_ends import _about_files
 from results.witnesses.service import _check_clients, _check_totals
-from results.witnesses.sessions import _check_between
+from results.witnesses.sessions import _check_beginnings, _check_between
 from results.witnesses.shapes import doubts_about_shapes
 from results.witnesses.summary import _check_files
 
@@ -65,25 +67,53 @@ def test_the_lateness_of_a_headline_is_that_of_publications_of_the_measure_phase
     assert len([*_check_lateness(folder, headline, (2 * SECOND, 5 * SECOND))]) == doubts
 
 
-@pytest.mark.parametrize("lost, received, doubts", [
-    (0, 20, 0), (0, 15, 1), (1, 15, 0), (1, 9, 1), (1, 21, 1),
+@pytest.mark.parametrize("protocol, lost, received, doubts", [
+    ("delta_tree", 0, 20, 0), ("delta_tree", 0, 15, 1), ("delta_tree", 1, 15, 0),
+    ("delta_tree", 1, 9, 1), ("delta_tree", 1, 21, 1),
+    ("ges_reliable", 0, 10, 0), ("ges_reliable", 0, 15, 0), ("ges_reliable", 0, 9, 1),
 ])  # fmt: skip
-def test_publications_on_a_session_that_ended_need_not_be_received(
-    lost: int, received: int, doubts: int
+def test_publications_may_be_lost_with_a_session_and_sent_again_to_a_slow_storage(
+    protocol: str, lost: int, received: int, doubts: int
 ) -> None:
     folder: Any = SimpleNamespace(
-        fault_rows=(), rolling_ns=None, session_lines={}, workload={"protocol": "delta_tree"},
-        origin_ns=0, processes=(), timeline=CLOCK,
+        fault_rows=(), rolling_ns=None, session_lines={}, workload={"protocol": protocol},
+        origin_ns=0, processes=(), timeline=CLOCK, brokers=["b"],
     )  # fmt: skip
     counts = {"load-pub": 10}
     rows: Any = SimpleNamespace(published=counts, acknowledged=counts)
     line = {"t_ns": 1, "sessions_lost": 0, "publications_received": 0}
+    if protocol == "ges_reliable":
+        line["messages_carried"] = 0
     last = line | {
         "publications_received": received, "publications_forwarded": 10,
         "broker_sessions_lost": lost,
     }  # fmt: skip
-    broker: Any = SimpleNamespace(lines=lambda name: [line, last], host="h")
+    broker: Any = SimpleNamespace(lines=lambda name: [line, last], host="h", name="b")
+    folder.processes = [broker]
     assert len([*_check_totals(folder, rows, [broker])]) == doubts
+
+
+@pytest.mark.parametrize("first_s, silent_s, doubts", [(1, None, 0), (3, None, 1), (3, 2, 0),
+                                                        (3, 4, 1)])  # fmt: skip
+def test_a_broker_that_its_peers_found_silent_may_begin_its_statistics_late(
+    first_s: int, silent_s: int | None, doubts: int
+) -> None:
+    lost = [] if silent_s is None else [session(silent_s * SECOND, "session_lost", "b1")]
+    begun = [{"t_ns": 0, "event": "run_begun"}]
+    stats = [{"t_ns": first_s * SECOND}, {"t_ns": (first_s + 1) * SECOND}]
+
+    def process(name: str, events: list[dict[str, Any]]) -> Any:
+        files = {"events.jsonl": events, "stats.jsonl": stats}
+        return SimpleNamespace(
+            name=name, host="h", place=f"raw/h/{name}", is_load=False, lines=files.__getitem__
+        )
+
+    broker, peer = process("b1", begun), process("b2", lost)
+    folder: Any = SimpleNamespace(
+        fault_rows=(), processes=[broker, peer], timeline=CLOCK, document=lambda name: {},
+        rolling_ns=None, phase_ns=lambda name: None,
+    )  # fmt: skip
+    assert len([*_check_beginnings(folder, broker, begun)]) == doubts
 
 
 def session(at_ns: int, event: str, peer: str) -> dict[str, Any]:
@@ -219,6 +249,21 @@ def test_the_journal_may_say_that_clocks_were_not_compared_after_the_load(tmp_pa
     line = {"utc": "", "t_ns": 1, "what": "clocks_not_sampled", "reason": "no agent answers"}
     folder._read["log.jsonl"] = [line]
     assert not [each for each in doubts_about_shapes(folder) if "log.jsonl" in each]
+
+
+@pytest.mark.parametrize("logged, closed, n", [
+    (("p1", "p2"), True, 1), (("p1", "p2"), False, 0), (("p1",), True, 0), ((), True, 0),
+])  # fmt: skip
+def test_a_publisher_without_a_log_may_have_sent_everything(
+    logged: tuple[str, ...], n: int, *, closed: bool
+) -> None:
+    """Its load generator was killed. A delivery of a source that no log has proves nothing."""
+    logs = [PublisherLog(f"b/{name}", name, (), closed=closed) for name in logged]
+    content = SimpleNamespace(publishers=dict.fromkeys(("p1", "p2")))
+    history: Any = SimpleNamespace(content=content, publishers=logs)
+    row = SimpleNamespace(source="b/7", key=(1, 1))
+    subscription: Any = SimpleNamespace(subscription="s", delivered=[row])
+    assert len([*_strangers(history, subscription)]) == n
 
 
 # --- A broker that is killed again before its restart was observed ----------------------------
