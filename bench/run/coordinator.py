@@ -142,6 +142,8 @@ class _Experiment:
                 nursery.start_soon(self._sample_brokers)
                 await self._load_and_break()
                 nursery.cancel_scope.cancel()
+            # A broker that was restarted since the last sample logs the end of the run, too.
+            await self._processor_seconds()
             return await self._conclude("complete")
         except BaseException as error:
             if self._is_collecting and isinstance(error, OSError) and is_no_room(error):

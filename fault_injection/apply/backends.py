@@ -32,6 +32,7 @@ from fault_injection.apply.evidence import (
     Deployment,
     End,
     check_is_running,
+    is_killed_again,
     direct_sessions,
     look_for,
     on_all,
@@ -144,7 +145,10 @@ class DeployedBackend:
         seen: Evidence = {}
         for end in self._ends(fault, both=True):
             if fault.verb == "restart":
-                check_is_running(end, await end.row())
+                row = await end.row()
+                if is_killed_again(end, row):
+                    return None
+                check_is_running(end, row)
             status = await end.command("status")
             direct = direct_sessions(status)
             core = CoreStatus.from_mapping(status)

@@ -179,9 +179,18 @@ def check_is_running(end: End, row: Mapping[str, Any]) -> None:
     raise MissingEffect(f"{end.broker} has ended ({how}){text}")
 
 
+def is_killed_again(end: End, row: Mapping[str, Any]) -> bool:
+    """Return True if another fault ended a process, such as a planned kill behind a restart."""
+    cause = str(row["exit_cause"])
+    is_other = cause.startswith("fault:") and cause != f"fault:{end.fault_id}"
+    return row["state"] != "running" and is_other
+
+
 async def _see_start(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     (end,) = ends
     row = await end.row()
+    if is_killed_again(end, row):
+        return {key: row[key] for key in ("pid", "start_time", "exit_cause")}
     check_is_running(end, row)
     status = await end.command("status")
     if status["pid"] != row["pid"]:

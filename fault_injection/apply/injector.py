@@ -13,7 +13,14 @@ from typing import Any, Final, Protocol
 import trio
 
 from brokerd.errors import ControlError
-from brokerd.model.fault_verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS, ROAM, VERB_TABLE
+from brokerd.model.fault_verbs import (
+    CLIENT_VERBS,
+    ENDING_VERBS,
+    FAILING_VERBS,
+    LASTING_VERBS,
+    ROAM,
+    VERB_TABLE,
+)
 from brokerd.protocols.registry import RunningProtocol
 from brokerd.units import format_duration
 from fault_injection.apply.log import FaultLog, HealedBy, HostStamps
@@ -291,7 +298,13 @@ class Injector:
         progress.is_active = step.verb in LASTING_VERBS
         if step.verb in FAILING_VERBS:
             self._failed.append(progress)
-        evidence = await self._backend.apply(fault, self._lease_ns)
+        try:
+            evidence = await self._backend.apply(fault, self._lease_ns)
+        except ControlError as error:
+            # A fault of a client has one end, which applies it or refuses it. Nothing is to undo.
+            if error.kind == "user" and step.verb in CLIENT_VERBS:
+                progress.is_active = False
+            raise
         applied_ns, stamps = self._take_stamps(evidence)
         self._log.note(fault.fault_id, "applied", applied_ns, evidence, host_stamps=stamps)
         progress.reach("applied", applied_ns)
@@ -462,12 +475,37 @@ class Injector:
     # ------------------------------------------------------------ ended brokers
 
     def _end_like(self, restart: _Progress) -> list[_Progress]:
+        """Return the ends of a broker that this restart was the first to follow."""
         target = restart.fault.target
         return [
             progress
             for progress in self._failed
-            if progress.step.verb in ENDING_VERBS and progress.fault.target == target
+            if progress.step.verb in ENDING_VERBS
+            and progress.fault.target == target
+            and self._find_first_restart(progress) is restart
         ]
+
+    def _find_first_restart(self, ended: _Progress) -> _Progress | None:
+        """Return the first restart after the end of a broker, in order of their effects.
+
+        A broker may be killed again before its restart is observed. A restart that failed is none.
+        """
+        applied_ns = {
+            progress.step.id: self._log.find_stage_time(progress.fault.fault_id, "applied")
+            for progress in self._progress.values()
+        }
+        ended_ns = applied_ns[ended.step.id]
+        later = [
+            (at_ns, progress)
+            for progress in self._progress.values()
+            if progress.step.verb == "restart"
+            and progress.fault.target == ended.fault.target
+            and not self._log.has_failed(progress.fault.fault_id)
+            and (at_ns := applied_ns[progress.step.id]) is not None
+            and ended_ns is not None
+            and at_ns >= ended_ns
+        ]
+        return min(later, key=lambda each: each[0])[1] if later else None
 
     def _note_restarted(self, restart: _Progress, applied_ns: int) -> None:
         requested_ns = self._log.find_stage_time(restart.fault.fault_id, "requested") or applied_ns

@@ -146,6 +146,10 @@ class FaultLog:
         assert stamp is None or isinstance(stamp, int), stamp
         return stamp
 
+    def has_failed(self, fault_id: str) -> bool:
+        """Return True if a fault failed, or its effect was not observed."""
+        return self._rows[fault_id]["state"] in ("failed", "unknown")
+
     def host_stamps(self, fault_id: str, stage: Stage) -> HostStamps:
         """Return the host times of a stage of a fault; empty if no host has stamped the stage."""
         stamps: HostStamps = self._rows[fault_id]["host_stamps"].get(stage, {})

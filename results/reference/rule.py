@@ -61,7 +61,7 @@ def check(history: History) -> Judgement:
     ]
     violations = [found for source in sources for found in source.find_reused()]
     for subscription in history.subscriptions:
-        violations += _strangers(subscription, sources)
+        violations += _strangers(history, subscription)
         violations += _losses_of_streams(subscription, sources, history.promises)
     violations += [found for pair in pairs for found in pair.violations]
     if history.order == "total":
@@ -129,10 +129,11 @@ def _list_placed(pairs: Sequence[Pair]) -> Mapping[str, Sequence[PlacedPublicati
     }
 
 
-def _strangers(subscription: SubscriptionLog, sources: Sequence[Source]) -> Iterator[Violation]:
-    """Yield deliveries of sources that are in no publisher's log."""
-    known = {source.log.source for source in sources}
-    if all(source.log.closed for source in sources):
+def _strangers(history: History, subscription: SubscriptionLog) -> Iterator[Violation]:
+    """Yield deliveries of sources that are in no publisher's log, if every publisher has one."""
+    logs = history.publishers
+    known, names = {log.source for log in logs}, {log.name for log in logs}
+    if {*history.content.publishers} <= names and all(log.closed for log in logs):
         for place, row in enumerate(subscription.delivered):
             if row.source not in known:
                 yield Violation("phantom", subscription.subscription, row.source, *row.key, place)

@@ -163,7 +163,12 @@ class TimeFacts:
         kept = 1000 * max([line.get("blocked_us") or 0 for line in stats], default=0)
         bound = (self.workload.get("thresholds") or {}).get("loadgen.lateness_p99", "< 50ms")
         limit = 1.1 * (nanoseconds(str(bound).lstrip("< ")) + kept)
-        data = [r for r in records.rows if r["attribute_set"] != self.content.fence_set]
+        data = [
+            r
+            for r in records.rows
+            if r["attribute_set"] != self.content.fence_set
+            and self.to_timeline(r["intended_ns"], records.host) >= self.phases["measure"][0]
+        ]
         late = sum(row["at_ns"] - row["intended_ns"] >= limit for row in data)
         if late > 1 + 0.01 * len(data):
             yield doubt("late_unsaid", file=f"raw/{records.name}", n=late, ms=limit / 1e6)

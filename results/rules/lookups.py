@@ -28,7 +28,11 @@ class Lookups:
         subscriptions, sources, predicates = [], [], []
         for run_id, of_run in facts.items():
             ids = {text: number for number, text in enumerate(of_run.predicates)}
-            all_closed = all(source.closed for source in of_run.sources)
+            # A publisher without a log sent publications that no log has.
+            logged = {source.name for source in of_run.sources}
+            all_closed = {*of_run.content.publishers} <= logged and all(
+                source.closed for source in of_run.sources
+            )
             subscriptions += [
                 (run_id, s.sub_id, ids[s.predicate], all_closed, of_run.content.fence_set)
                 for s in of_run.subscriptions

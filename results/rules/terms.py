@@ -318,6 +318,8 @@ DOUBTS: Mapping[str, str] = {
     "other_spec": "the manifest has {name} {found!r}, the specification {wanted!r}",
     "saturated": "the load generators could not hold their rate",
     "no_log": "there is no log of {who}",
+    "load_ended": "{file}: load generator {who} ended in the middle of the run, by {why}; the rest "
+    "of its logs was never written",
     "never_started": "subscription {who} was never accepted",
     "open_log": "the log of {who} is not complete",
     "still_arriving": "deliveries were still arriving when the drain ended, after {s:.0f} s: "

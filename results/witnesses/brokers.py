@@ -279,7 +279,8 @@ def _check_silences(
     """Statistics that stop although no fault stopped the broker."""
     name = f"{process.place}/stats.jsonl"
     if not own:
-        if not folder.is_foreign and (folder.is_witnessed or any(others)):
+        is_wanted = not folder.is_foreign and not process.is_uncollected
+        if is_wanted and (folder.is_witnessed or any(others)):
             yield doubt("missing_file", file=name, other=MANIFEST)
         return
     longest = sorted(max(b - a for a, b in each) for each in others if each)
@@ -319,6 +320,8 @@ def _check_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     if folder.is_foreign:
         return
     if folder.is_witnessed and not process.has("events.jsonl"):
+        if process.is_uncollected:
+            return
         yield doubt("missing_file", file=name, other=MANIFEST)
         return
     if folder.is_of_processes:

@@ -244,6 +244,7 @@ def _check_recovery(folder: RunFolder, row: Line) -> Iterator[str]:
         other
         for other in folder.fault_rows
         if (other["verb"], other["target"]) == ("restart", row["target"])
+        and other.get("state") not in ("failed", "unknown")
         and (other.get("t_applied_ns") or 0) >= (row.get("t_applied_ns") or NEVER_NS)
     ]
     if not restarts or row.get("healed_by") != "schedule":

@@ -14,6 +14,7 @@ from results.rules.terms import doubt
 from results.witnesses.brokers import replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import FAULTS, MANIFEST, ProcessFolder, RunFolder
+from results.witnesses.load_seconds import least_quantile
 from results.witnesses.recovery import doubts_about_recovery
 from results.witnesses.rows import Rows
 
@@ -22,7 +23,7 @@ _AROUND_NS = 1_500_000_000
 _ROUGHLY = 1.5
 _CPU_S = 0.05
 """Processor time of one broker below which nothing is compared."""
-_LEAST_US, _TIMES_LESS = 1_000, 10
+_LEAST_US = 1_000
 _SHORTEST_RUN, _OPEN_SHARE = 16, 0.02
 """Publications in flight at the end of a phase in which the rate was met, and their share."""
 _RATE = "rate"
@@ -86,21 +87,16 @@ def _check_lateness(
 ) -> Iterator[str]:
     """Yield a lateness outside of the values that load generators wrote every second."""
     largest: list[int] = []
-    usual: list[list[int]] = []
+    least_us = 0
     for process in folder.processes:
         lines = process.lines("stats.jsonl") if process.is_publisher else ()
-        seconds = [
-            line
-            for line in lines
-            if phase[0] <= line["t_ns"] <= phase[1] + _AROUND_NS and line.get("late_max_us")
-        ]
-        largest += [line["late_max_us"] for line in seconds]
-        if seconds:
-            usual.append([line["late_p99_us"] for line in seconds])
+        # A process that was stopped offers publications of the phase after the phase.
+        late_us = [line.get("late_max_us") or 0 for line in lines if line["t_ns"] >= phase[0]]
+        largest += [us for us in late_us if us]
+        least_us = max(least_us, least_quantile(lines, phase[0], "late_p99_us"))
     stated = headline.get("lateness_p99_us")
     if not largest or not isinstance(stated, int | float):
         return
-    least_us = max(min(each) for each in usual) / _TIMES_LESS
     most_us = max(largest) * _ROUGHLY + _LEAST_US
     if not least_us <= stated <= most_us:
         yield _differ("stats.jsonl", "lateness_p99_us", stated, (least_us, most_us))

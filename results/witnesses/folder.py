@@ -114,6 +114,18 @@ class ProcessFolder:
         return self.run.document(f"{self.place}/{name}")
 
     @property
+    def has_ended_early(self) -> bool:
+        """True if the run broke off, and the process had ended without a command."""
+        is_whole = self.run.manifest.get("state") == "complete"
+        return not is_whole and self.document("exit.json").get("state") == "exited"
+
+    @property
+    def is_uncollected(self) -> bool:
+        """True if the run broke off, and no file of the process was fetched from its host."""
+        is_whole = self.run.manifest.get("state") == "complete"
+        return not is_whole and not any(self.path.iterdir())
+
+    @property
     def is_publisher(self) -> bool:
         return self.has("publications.rec")
 

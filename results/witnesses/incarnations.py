@@ -13,7 +13,7 @@ from brokerd.model.fault_verbs import KILLING_VERBS
 from brokerd.protocols.interface import STATE_RESTORING
 from results.rules.terms import NEVER_NS
 from results.witnesses.faults import faults_at
-from results.witnesses.folder import FAULT_JOURNAL, RunFolder, differ, stamp_of
+from results.witnesses.folder import FAULT_JOURNAL, Line, RunFolder, differ, stamp_of
 
 _JITTER_NS = 20_000_000
 
@@ -96,10 +96,16 @@ def _find_restored(folder: RunFolder, broker: str) -> list[int]:
 
 def _find_restarts(folder: RunFolder, broker: str) -> list[tuple[int, int | None, str]]:
     """Return the starts of a broker after faults, with the incarnation that was observed."""
-    observed = {
-        line["fault_id"]: (line.get("evidence") or {}).get("incarnation")
+    seen: dict[tuple[str, str], Line] = {
+        (line["fault_id"], line.get("stage")): line.get("evidence") or {}
         for line in folder.lines(FAULT_JOURNAL)
-        if line.get("stage") == "observed"
+    }
+    # A broker that is killed again soon is observed as the process of a later restart.
+    observed = {
+        fault: evidence.get("incarnation")
+        for (fault, stage), evidence in seen.items()
+        if stage == "observed"
+        and evidence.get("pid") == seen.get((fault, "applied"), {}).get("pid", evidence.get("pid"))
     }
     found = []
     for row in faults_at(folder, broker):

@@ -324,6 +324,8 @@ def _check_roles(folder: RunFolder) -> Iterator[str]:
             yield doubt("missing_file", file=f"raw/*/{name}", other=MANIFEST)
         elif process.host != about["host"]:
             yield _differ("raw/", f"host of {name}", about["host"], process.host)
+        elif process.is_uncollected:
+            continue
         elif process.is_load:
             wanted = {
                 role
@@ -364,7 +366,9 @@ def _check_journal(folder: RunFolder) -> Iterator[str]:
             found = (phases.get(name) or {}).get("t0_ns")
             if found != began.get(name):
                 yield _differ(JOURNAL, f"start of {name}", found, began.get(name))
-        if manifest.get("origin_ns") != began.get("measure"):
+        # The origin is planned when the load begins, and a run may end before.
+        is_begun = "measure" in began or manifest.get("state") == "complete"
+        if is_begun and manifest.get("origin_ns") != began.get("measure"):
             yield _differ(JOURNAL, "origin_ns", manifest.get("origin_ns"), began.get("measure"))
     if folder.is_witnessed and folder.is_of_processes and manifest.get("state") == "complete":
         for name in sorted({*_PHASES} - {*phases}):
@@ -500,7 +504,13 @@ def _check_headline(folder: RunFolder, rows: Rows) -> Iterator[str]:
         if process.has("online.json"):
             for kind, n in process.document("online.json").get("totals", {}).items():
                 totals[kind] = totals.get(kind, 0) + n
-    pairs.append(("online.json", "online", headline.get("online"), totals))
+    online = headline.get("online")
+    # A load generator without subscribers has nothing to report, and leaves no file. The reports of
+    # others arrived, and their files may not have been fetched.
+    is_empty = isinstance(online, dict) and not any(online.values())
+    if not totals and (is_empty or any(each.is_uncollected for each in folder.processes)):
+        totals = online or {}
+    pairs.append(("online.json", "online", online, totals))
     statistics = _statistics(folder)
     for key, value in statistics.items():
         if key in headline:

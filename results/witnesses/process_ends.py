@@ -95,6 +95,8 @@ def _about_files(
             subject = f"the files of {process.name}"
             yield doubt("missing_line", file=JOURNAL, what=subject, other=process.place)
         return
+    if process.is_uncollected:
+        return
     found = {
         path.name: _digest_of(path)
         for path in sorted(process.path.iterdir())

@@ -117,12 +117,25 @@ def _check_beginnings(
     if stops or len(begun) != 1 or not lines or replacements(folder, process):
         return
     after_ns = lines[0]["t_ns"] - begun[0]
-    if not 0 <= after_ns <= allowed_distance_ns(folder, process):
+    is_paused = after_ns >= 0 and _was_silent(folder, process, begun[0], lines[0]["t_ns"])
+    if not is_paused and not 0 <= after_ns <= allowed_distance_ns(folder, process):
         yield doubt(
             "sessions_apart", one=f"{process.place}/stats.jsonl",
             other=f"{process.place}/events.jsonl", who=process.name, event="start of the run",
             s=after_ns / 1e9,
         )  # fmt: skip
+
+
+def _was_silent(folder: RunFolder, process: ProcessFolder, from_ns: int, to_ns: int) -> bool:
+    """Return True if another broker lost its session with a broker in silence, in a time."""
+    ends = [folder.timeline.to_timeline(at_ns, process.host) for at_ns in (from_ns, to_ns)]
+    return any(
+        line.get("event") == "session_lost"
+        and (line.get("peer"), line.get("reason")) == (process.name, "silent")
+        and ends[0] <= at_ns <= ends[1]
+        for other in folder.processes
+        for at_ns, line in _events(folder, other)
+    )
 
 
 def _check_ends(
@@ -240,16 +253,17 @@ def _check_between(folder: RunFolder, one: ProcessFolder, other: ProcessFolder) 
     """Yield lasting sessions between two brokers in the log of one broker only.
 
     A lasting session was established at both ends. A broker logs sessions from the start of the
-    run up to a kill.
+    run up to a kill or to the end of the run, and a broker that was stopped logs them late.
     """
     lasting = _lasting(folder, one, other.name)
-    reach_ns = _EDGE_NS + (folder.timeline.error_ns(one.host, other.host) or 0)
+    edge_ns = _EDGE_NS + excused_silence_ns(folder, one.name, other.name)
+    reach_ns = edge_ns + (folder.timeline.error_ns(one.host, other.host) or 0)
     theirs = _covered(folder, other)
     for begun_ns, over_ns in _covered(folder, one):
         needed = [
             at_ns for at_ns in lasting
             if begun_ns <= at_ns <= over_ns
-            and any(from_ns + _EDGE_NS < at_ns < to_ns for from_ns, to_ns in theirs)
+            and any(from_ns + edge_ns < at_ns < to_ns - edge_ns for from_ns, to_ns in theirs)
         ]  # fmt: skip
         there = [
             at_ns
@@ -300,8 +314,10 @@ def _events(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, Line]]
 
 
 def _covered(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]]:
-    """Return the times with logged sessions of a broker, up to a kill."""
-    begun = [at for at, line in _events(folder, process) if line.get("event") == "run_begun"]
+    """Return the times with logged sessions of a broker, up to a kill or the end of the run."""
+    events = _events(folder, process)
+    begun = [at for at, line in events if line.get("event") == "run_begun"]
+    over = [at for at, line in events if line.get("event") == "run_ended"]
     killed = [
         at_ns
         for row in faults_at(folder, process.name)
@@ -310,7 +326,7 @@ def _covered(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]]
     ]
     found = []
     for from_ns, next_ns in pairwise([*begun, NEVER_NS]):
-        to_ns = min([next_ns, *(at for at in killed if at >= from_ns)])
+        to_ns = min([next_ns, *(at for at in (*killed, *over) if at >= from_ns)])
         found.append((from_ns, to_ns))
     return found
 

@@ -49,6 +49,7 @@ _JOURNAL_LINES: Final[Mapping[str, str]] = {
     "processors": "stage seconds",
     "rolling": "stage at_ns",
     "loss_accepted": "broker cause loss signature",
+    "clocks_not_sampled": "reason",
     "closed": "process digests",
     "collected": "digests",
     "end": "state reasons manifest",

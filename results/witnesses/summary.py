@@ -14,6 +14,7 @@ from results.witnesses.folder import (
     MANIFEST,
     TOPOLOGY,
     WORKLOAD,
+    Line,
     ProcessFolder,
     RunFolder,
     differ,
@@ -142,7 +143,11 @@ def _check_positions(process: ProcessFolder, rows: Rows) -> Iterator[str]:
 def _check_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     """Yield load generators without a file that others of the role have."""
     wanted = ["exit.json", "sessions.jsonl", "stats.jsonl"]
-    if process.is_subscriber:
+    if process.has_ended_early:
+        why = _describe_exit(process.document("exit.json"))
+        file = f"{process.place}/exit.json"
+        yield doubt("load_ended", file=file, who=process.name, why=why)
+    elif process.is_subscriber:
         wanted += ["online.json", "subscriptions.jsonl"]
     loads = [other for other in folder.processes if other.is_load]
     for name in wanted:
@@ -160,9 +165,16 @@ def _check_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
                     file=f"{process.place}/{name}",
                     other=f"{process.place}/publications.rec",
                 )
-    online = (folder.manifest.get("headline") or {}).get("online")
-    if online and process.is_subscriber and not process.has("online.json"):
+    online = (folder.manifest.get("headline") or {}).get("online") or {}
+    if any(online.values()) and process.is_subscriber and not process.has("online.json"):
         yield doubt("missing_file", file=f"{process.place}/online.json", other=MANIFEST)
+
+
+def _describe_exit(stated: Line) -> str:
+    """Return the end of a process in words."""
+    if (signal := stated.get("exit_signal")) is not None:
+        return f"signal {signal}"
+    return f"exit code {stated.get('exit_code')}"
 
 
 def _check_clients(process: ProcessFolder) -> Iterator[str]:

@@ -182,6 +182,18 @@ def test_a_restart_is_seen_when_the_new_process_answers(pid: int, *, is_seen: bo
     assert found == ({"incarnation": 4, "pid": 7, "start_time": 3} if is_seen else None)
 
 
+@pytest.mark.parametrize("cause, is_seen", [("fault:g", True), ("fault:f", False), ("", False)])
+def test_a_restart_is_seen_when_another_fault_ended_the_new_process(
+    cause: str, *, is_seen: bool
+) -> None:
+    row = {**RUNS, **ENDED, "exit_cause": cause, "exit_text": ""}
+    if is_seen:
+        assert see("restart", process(row)) == {"pid": 7, "start_time": 3, "exit_cause": cause}
+        return
+    with pytest.raises(MissingEffect):
+        see("restart", process(row))
+
+
 @pytest.mark.parametrize(
     "code, number, text, why",
     [

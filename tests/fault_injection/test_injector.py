@@ -148,6 +148,28 @@ def test_absorb_kill_restart_happen_in_order_and_nothing_is_released() -> None:
     assert injection.down == ()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_kill_ends_with_the_first_restart_that_follows_it(*, fails: bool) -> None:
+    """A broker is killed again before its first restart has recovered."""
+    backend = MadeUpBackend()
+    if fails:
+        backend.hides = {"effect r"}
+    restart = RESTART.replace('delay = "20s"', 'delay = "500ms"')
+    assert restart != RESTART
+    again = step(id="k2", after="r.applied", delay="300ms", do="kill", on="b1", signal="KILL")
+    again += step(id="r2", after="k2.applied", delay="35s", do="restart", on="b1")
+    injection, lines = play(ABSORB + KILL + restart + again, backend)
+    kill, restarted, kill2, restarted2 = (stages(lines, name) for name in ("k", "r", "k2", "r2"))
+    assert restarted["applied"] < kill2["applied"] < restarted2["applied"]
+    first = restarted2 if fails else restarted
+    for one, other in ((kill, first), (kill2, restarted2)):
+        assert one["heal_requested"] == other["requested"]
+        assert one["healed"] == other["applied"]
+        assert one["recovered"] == other["recovered"]
+    assert bool(injection.problems) == fails
+    assert injection.down == ()
+
+
 def test_absorbed_publications_are_counted_until_the_end_of_the_fault() -> None:
     injection, _ = play(ABSORB + KILL, MadeUpBackend())
     absorbed = row(injection, "a")["absorbed_msgs"]
@@ -294,6 +316,17 @@ def test_a_refused_fault_has_failed_and_its_dependent_steps_never_start() -> Non
     assert row(injection, "a")["healed_by"] == "schedule", "released, as its killer never came"
     assert row(injection, "c")["state"] == "recovered", "others go on"
     assert "apply r" not in backend.calls
+
+
+def test_a_fault_of_a_client_that_was_refused_is_not_healed() -> None:
+    """A load generator has no such fault: it would be said to be there still."""
+    backend = MadeUpBackend()
+    backend.refuses["apply d"] = ControlError("user", "s3-sub-1 has no session with s3")
+    away = step(id="d", at="1s", do="client-disconnect", on="s3-sub-1", for_="2s")
+    injection, _ = play(away, backend)
+    assert backend.calls == ["apply d"]
+    assert injection.problems == ("d: s3-sub-1 has no session with s3",)
+    assert injection.not_healed == ()
 
 
 def test_a_lasting_fault_with_a_lost_reply_is_healed_at_once() -> None:

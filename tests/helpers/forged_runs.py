@@ -531,7 +531,15 @@ def there_is_no_closing_fence(run: RunFolder) -> None:
             rows.drop(rows.of(publisher=0, sequence=LAST))
 
 
-@_forgery("violation", "phantom", blind="publishers' logs")
+@_forgery("doubt", "there is no log of publisher", blind="publishers' logs")
+def the_publishers_were_killed(run: RunFolder) -> None:
+    """The names of a log are written when it is closed."""
+    for layout in ("publications", "acks", "intents"):
+        with run.records(PUBLISHERS, layout) as rows:
+            rows.sidecar["tables"], rows.sidecar["closed"] = {}, False
+
+
+@_forgery("doubt", "there is no log of publisher", blind="publishers' logs")
 def a_publisher_is_forgotten(run: RunFolder) -> None:
     with run.records(PUBLISHERS, "publications") as rows:
         rows.sidecar["tables"]["publisher_names"]["p1/3"] = "nobody"

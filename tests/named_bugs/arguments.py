@@ -32,6 +32,12 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "error-of-an-interrupt-is-its-own": {"error": HostError("a"), "raised": Interrupted},
     # load generators
     "unfinished-recovery-meets-a-bound": {"holds": None},
+    # rules
+    **dict.fromkeys(  # noqa: RUF024
+        ("sessions-behind-the-end-of-a-run-are-logged", "stopped-brokers-log-sessions-at-once"),
+        {"theirs_ns": None},
+    ),
+    "incarnations-are-of-any-process": {"incarnation": None},
     # effects
     "delay-seen-at-one-end": {"near_us": None},
     # ges_reliable

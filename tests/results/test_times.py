@@ -101,8 +101,10 @@ def test_both_judges_doubt_the_same_lateness_and_bounds(seed: int, tmp_path: Pat
     random = Random(seed)
     place = tmp_path / "raw" / "h" / "p"
     place.mkdir(parents=True)
-    phases = {"measure": (0, 3 * SECOND), "drain": (3 * SECOND, 5 * SECOND)}
     for number in range(8):
+        begin_ns = random.choice((0, 0, random.randrange(60)))
+        phases = {"warmup": (0, begin_ns), "measure": (begin_ns, 3 * SECOND)}
+        phases["drain"] = 3 * SECOND, 5 * SECOND
         blocked_us = random.choice((0, 0, 7))
         stats = [{"blocked_us": blocked_us}, {"backlog": random.choice((0, 0, 0, 1))}]
         (place / "stats.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in stats))
@@ -140,6 +142,7 @@ def test_both_judges_doubt_the_same_lateness_and_bounds(seed: int, tmp_path: Pat
             manifest=manifest, workload=workload, is_simulated=is_simulated, content=content,
             clocks=SimpleNamespace(reference="a"), clock_error_ns=lambda a, b, ns=error_ns: ns,
             phases=[Phase(name, *ends) for name, ends in phases.items()], to_timeline=moved,
+            phase=lambda name, ends=phases: Phase(name, *ends[name]),
         )  # fmt: skip
         logs: Any = SimpleNamespace(
             processes=[SimpleNamespace(host="h", name="p", lines=lambda name, found=stats: found)]
@@ -155,6 +158,38 @@ def test_both_judges_doubt_the_same_lateness_and_bounds(seed: int, tmp_path: Pat
         )  # fmt: skip
         assert [*facts._check_lateness(records)] == [*timing._lateness(run, logs, file)]
         assert [*facts._check_bounds(records)] == [*timing._find_outside(run, file)]
+
+
+@pytest.mark.parametrize("begin_ns, doubts", [(0, 1), (9, 1), (50, 0)])
+def test_a_pause_in_the_warm_up_is_no_lateness_of_the_measurement(
+    begin_ns: int, doubts: int, tmp_path: Path
+) -> None:
+    rows = np.zeros(100, RECORDS["publications"])
+    rows["intended_ns"] = rows["sent_ns"] = range(100)
+    rows["sent_ns"][10:40] += SECOND
+    rows.tofile(tmp_path / "p.rec")
+    content: Any = SimpleNamespace(fence_set=5)
+    file: Any = SimpleNamespace(
+        rows=100, path=tmp_path / "p.rec", layout="publications", host="h", process="p",
+        name="h/p/publications.rec",
+    )  # fmt: skip
+    run: Any = SimpleNamespace(
+        manifest={}, workload={}, is_simulated=False, content=content,
+        phase=lambda name: Phase(name, begin_ns, SECOND), to_timeline=lambda ns, host: ns,
+    )  # fmt: skip
+    process: Any = SimpleNamespace(host="h", name="p", lines=lambda name: [])
+    logs: Any = SimpleNamespace(processes=[process])
+    records: Any = SimpleNamespace(
+        name=file.name, host="h",
+        rows=[{"at_ns": int(row["sent_ns"]), "intended_ns": int(row["intended_ns"]),
+               "attribute_set": 0} for row in rows],
+    )  # fmt: skip
+    facts: Any = TimeFacts(
+        tmp_path, {}, {}, content, {"measure": (begin_ns, SECOND)}, False,
+        lambda ns, host: ns, lambda *hosts: 0,
+    )  # fmt: skip
+    for found in ([*facts._check_lateness(records)], [*timing._lateness(run, logs, file)]):
+        assert len(found) == doubts
 
 
 RATES: tuple[Any, ...] = (

@@ -1,0 +1,302 @@
+"""Tests of honest runs with slow machines and ended processes: no two files contradict."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from results.reference.history import PublisherLog
+from results.reference.rule import _strangers
+from results.witnesses import RunFolder
+from results.witnesses.brokers import doubts_about_brokers
+from results.witnesses.faults import _check_recovery
+from results.witnesses.figures import _check_lateness
+from results.witnesses.folder import ProcessFolder
+from results.witnesses.incarnations import _find_restarts
+from results.witnesses.load_seconds import least_quantile
+from results.witnesses.manifest import _check_headline, _check_journal, _check_roles
+from results.witnesses.process_ends import _about_files
+from results.witnesses.service import _check_clients, _check_totals
+from results.witnesses.sessions import _check_beginnings, _check_between
+from results.witnesses.shapes import doubts_about_shapes
+from results.witnesses.summary import _check_files
+
+SECOND = 10**9
+CLOCK: Any = SimpleNamespace(to_timeline=lambda ns, host: ns, error_ns=lambda one, other: 0)
+
+
+def seconds(*rows: tuple[int, int, int, int]) -> list[dict[str, int]]:
+    """Return statistics: second, offers so far, and both figures of lateness in ms."""
+    return [
+        {"t_ns": at * SECOND, "offered": n, "late_p99_us": usual * 1000, "late_max_us": most * 1000}
+        for at, n, usual, most in rows
+    ]
+
+
+# The measurement begins at second 2.
+WARM = (1, 100, 5, 9), (2, 200, 5, 9), (3, 300, 5, 9)
+CALM = *WARM, (4, 400, 5, 9), (5, 500, 5, 9), (6, 500, 0, 0)
+LATE = *WARM, (5, 500, 900, 950), (6, 600, 900, 950), (7, 600, 0, 0)
+IN_WARM_UP = (1, 100, 5, 9), (3, 300, 900, 950), (4, 400, 5, 9), (5, 500, 5, 9)
+AT_THE_END = *WARM, (4, 400, 5, 9), (7, 600, 1100, 1100)
+FEW_LATE = *WARM, (4, 1200, 5, 9), (5, 2200, 5, 9), (6, 2210, 900, 950)
+
+
+@pytest.mark.parametrize(
+    "rows, least_ms",
+    [(CALM, 5), (LATE, 900), (IN_WARM_UP, 0), (AT_THE_END, 5), (FEW_LATE, 5)],
+)
+def test_a_second_of_the_warm_up_bounds_no_lateness_of_the_measurement(
+    rows: Sequence[tuple[int, int, int, int]], least_ms: int
+) -> None:
+    assert least_quantile(seconds(*rows), 2 * SECOND, "late_p99_us") == least_ms * 1000
+
+
+@pytest.mark.parametrize("rows, stated_ms, doubts", [
+    (CALM, 5, 0), (CALM, 1, 1), (CALM, 900, 1), (LATE, 900, 0), (LATE, 5, 1),
+    (IN_WARM_UP, 5, 0), (AT_THE_END, 1100, 0), (AT_THE_END, 3, 1), (FEW_LATE, 5, 0),
+])  # fmt: skip
+def test_the_lateness_of_a_headline_is_that_of_publications_of_the_measure_phase(
+    rows: Sequence[tuple[int, int, int, int]], stated_ms: int, doubts: int
+) -> None:
+    process: Any = SimpleNamespace(is_publisher=True, lines=lambda name: seconds(*rows))
+    folder: Any = SimpleNamespace(processes=[process])
+    headline = {"lateness_p99_us": stated_ms * 1000.0}
+    assert len([*_check_lateness(folder, headline, (2 * SECOND, 5 * SECOND))]) == doubts
+
+
+@pytest.mark.parametrize("protocol, lost, received, doubts", [
+    ("delta_tree", 0, 20, 0), ("delta_tree", 0, 15, 1), ("delta_tree", 1, 15, 0),
+    ("delta_tree", 1, 9, 1), ("delta_tree", 1, 21, 1),
+    ("ges_reliable", 0, 10, 0), ("ges_reliable", 0, 15, 0), ("ges_reliable", 0, 9, 1),
+])  # fmt: skip
+def test_publications_may_be_lost_with_a_session_and_sent_again_to_a_slow_storage(
+    protocol: str, lost: int, received: int, doubts: int
+) -> None:
+    folder: Any = SimpleNamespace(
+        fault_rows=(), rolling_ns=None, session_lines={}, workload={"protocol": protocol},
+        origin_ns=0, processes=(), timeline=CLOCK, brokers=["b"],
+    )  # fmt: skip
+    counts = {"load-pub": 10}
+    rows: Any = SimpleNamespace(published=counts, acknowledged=counts)
+    line = {"t_ns": 1, "sessions_lost": 0, "publications_received": 0}
+    if protocol == "ges_reliable":
+        line["messages_carried"] = 0
+    last = line | {
+        "publications_received": received, "publications_forwarded": 10,
+        "broker_sessions_lost": lost,
+    }  # fmt: skip
+    broker: Any = SimpleNamespace(lines=lambda name: [line, last], host="h", name="b")
+    folder.processes = [broker]
+    assert len([*_check_totals(folder, rows, [broker])]) == doubts
+
+
+@pytest.mark.parametrize("first_s, silent_s, doubts", [(1, None, 0), (3, None, 1), (3, 2, 0),
+                                                        (3, 4, 1)])  # fmt: skip
+def test_a_broker_that_its_peers_found_silent_may_begin_its_statistics_late(
+    first_s: int, silent_s: int | None, doubts: int
+) -> None:
+    lost = [] if silent_s is None else [session(silent_s * SECOND, "session_lost", "b1")]
+    begun = [{"t_ns": 0, "event": "run_begun"}]
+    stats = [{"t_ns": first_s * SECOND}, {"t_ns": (first_s + 1) * SECOND}]
+
+    def process(name: str, events: list[dict[str, Any]]) -> Any:
+        files = {"events.jsonl": events, "stats.jsonl": stats}
+        return SimpleNamespace(
+            name=name, host="h", place=f"raw/h/{name}", is_load=False, lines=files.__getitem__
+        )
+
+    broker, peer = process("b1", begun), process("b2", lost)
+    folder: Any = SimpleNamespace(
+        fault_rows=(), processes=[broker, peer], timeline=CLOCK, document=lambda name: {},
+        rolling_ns=None, phase_ns=lambda name: None,
+    )  # fmt: skip
+    assert len([*_check_beginnings(folder, broker, begun)]) == doubts
+
+
+def session(at_ns: int, event: str, peer: str) -> dict[str, Any]:
+    return {
+        "t_ns": at_ns, "event": event, "peer": peer, "session": 7, "opened": True,
+        "reason": "silent",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("theirs_ns, over_ns, silent_s, doubts", [
+    (5 * SECOND, 9 * SECOND, 1, 0), (None, 9 * SECOND, 1, 1),
+    (None, 5 * SECOND - 1, 1, 0),  # the peer's run had ended
+    (None, 6 * SECOND, 3, 0),  # the peer was stopped until its run ended
+])  # fmt: skip
+def test_a_session_has_two_ends_if_both_brokers_had_time_to_log_it(
+    theirs_ns: int | None, over_ns: int, silent_s: int, doubts: int
+) -> None:
+    begun = {"t_ns": 0, "event": "run_begun"}
+    there = [] if theirs_ns is None else [session(theirs_ns, "session_established", "a")]
+
+    def process(name: str, events: list[dict[str, Any]], stopped_s: int) -> Any:
+        stats = [{"t_ns": at * SECOND} for at in (0, 1, 1 + stopped_s)]
+        files = {"events.jsonl": events, "stats.jsonl": stats}
+        return SimpleNamespace(
+            name=name, host="h", place=f"raw/h/{name}", is_load=False, lines=files.__getitem__
+        )
+
+    ended = {"event": "run_ended"}
+    one = process(
+        "a", [begun, session(5 * SECOND, "session_established", "b"), {**ended, "t_ns": 10**10}], 1
+    )
+    other = process("b", [begun, *there, {**ended, "t_ns": over_ns}], silent_s)
+    folder: Any = SimpleNamespace(
+        fault_rows=(), brokers=("a", "b"), processes=[one, other], topology={}, timeline=CLOCK,
+        document=lambda name: {}, phase_ns=lambda name: None,
+    )  # fmt: skip
+    assert len([*_check_between(folder, one, other)]) == doubts
+
+
+# --- Runs that broke off --------------------------------------------------------------------
+
+
+def run_folder(path: Path, state: str, files: dict[str, str], **manifest: Any) -> RunFolder:
+    """Return a run folder with these files of processes; an empty text stands for a folder."""
+    for name, text in files.items():
+        file = path / "raw" / "h" / name
+        (file.parent if text else file).mkdir(parents=True, exist_ok=True)
+        if text:
+            file.write_text(text)
+    folder = RunFolder(path, CLOCK)
+    schema = "pubsubctl/manifest/6"
+    folder._read["manifest.json"] = {"state": state, "schema": schema, **manifest}
+    folder._read["spec/topology.toml"] = {"brokers": ["c1"]}
+    return folder
+
+
+@pytest.mark.parametrize("state, doubts", [("partial", 0), ("complete", 3)])
+def test_a_broken_off_run_has_no_files_of_processes_whose_agent_is_gone(
+    tmp_path: Path, state: str, doubts: int
+) -> None:
+    roles = {"c1": {"role": "broker", "host": "h"}, "load-pub": {"role": "publisher", "host": "h"}}
+    folder = run_folder(tmp_path, state, {"c1": "", "load-pub": ""}, roles=roles)
+    assert len([*_check_roles(folder), *doubts_about_brokers(folder)]) == doubts
+
+
+@pytest.mark.parametrize("state, exit_state, found", [
+    ("partial", "exited", ["ended in the middle of the run, by signal 9"]),
+    ("partial", "stopped", ["online.json is missing"]),
+    ("complete", "exited", ["online.json is missing"]),
+])  # fmt: skip
+def test_a_load_generator_that_was_killed_is_named_instead_of_its_missing_files(
+    tmp_path: Path, state: str, exit_state: str, found: list[str]
+) -> None:
+    files = dict.fromkeys(("deliveries.rec", "sessions.jsonl", "stats.jsonl"), "{}\n")
+    files |= {"exit.json": f'{{"state": "{exit_state}", "exit_signal": 9}}'}
+    files |= {"subscriptions.jsonl": "{}\n"}
+    online = {"deliveries": 0}
+    folder = run_folder(
+        tmp_path, state, {f"load-sub/{name}": text for name, text in files.items()},
+        headline={"online": online},
+    )  # fmt: skip
+    process = ProcessFolder(folder, "h", "load-sub", tmp_path / "raw" / "h" / "load-sub")
+    doubts = [*_check_files(folder, process)]
+    assert [words in each for words, each in zip(found, doubts, strict=True)] == [True] * len(found)
+    counts: Any = SimpleNamespace(headline=None)
+    assert [*_check_headline(folder, counts)] == []
+
+
+@pytest.mark.parametrize("state, is_collected, n_doubts", [
+    ("partial", True, 0), ("complete", True, 1), ("partial", False, 0), ("complete", False, 2),
+])  # fmt: skip
+def test_a_load_generator_that_was_killed_or_not_fetched_has_no_end_of_its_sessions(
+    tmp_path: Path, state: str, n_doubts: int, *, is_collected: bool
+) -> None:
+    up = '{"t_ns": 1, "client": "c1-pub-1", "broker": "c1", "event": "up"}\n'
+    files = {
+        "load-pub/exit.json": '{"state": "exited"}', "load-pub/publications.rec": " ",
+        "load-pub/sessions.jsonl": up,
+    } if is_collected else {"load-pub": ""}  # fmt: skip
+    files["c1/events.jsonl"] = (
+        '{"t_ns": 1, "event": "session_established", "peer": "c1-pub-1.x", "session": 1}\n'
+        '{"t_ns": 9000000000, "event": "session_lost", "peer": "c1-pub-1.x", "session": 1}\n'
+    )
+    online = {"deliveries": 0 if is_collected else 7}
+    folder = run_folder(tmp_path, state, files, run_id="r-x", headline={"online": online})
+    folder._read["spec/workload.toml"] = {"publishers": [{"at": "c1"}]}
+    broker = ProcessFolder(folder, "h", "c1", tmp_path / "raw" / "h" / "c1")
+    assert len([*_check_clients(folder, broker)]) == n_doubts
+    load = ProcessFolder(folder, "h", "load-pub", tmp_path / "raw" / "h" / "load-pub")
+    if not is_collected:
+        counts: Any = SimpleNamespace(headline=None)
+        closed = [*_about_files(folder, load, {"stats.jsonl": "0"})]
+        assert len([*_check_headline(folder, counts), *closed]) == n_doubts
+
+
+@pytest.mark.parametrize("state, phases, is_doubted", [
+    ("partial", ["warmup"], False), ("partial", ["warmup", "measure"], True),
+    ("complete", ["warmup"], True),
+])  # fmt: skip
+def test_a_run_that_ended_in_the_warm_up_had_an_origin_already(
+    tmp_path: Path, state: str, phases: list[str], *, is_doubted: bool
+) -> None:
+    stated = [{"phase": name, "t0_ns": 5, "t1_ns": None} for name in phases]
+    folder = run_folder(tmp_path, state, {}, origin_ns=7, phases=stated)
+    folder._read["log.jsonl"] = [{"what": "phase", "phase": name, "at_ns": 5} for name in phases]
+    assert any("origin_ns" in each for each in _check_journal(folder)) == is_doubted
+
+
+def test_the_journal_may_say_that_clocks_were_not_compared_after_the_load(tmp_path: Path) -> None:
+    (tmp_path / "spec").mkdir()
+    (tmp_path / "spec" / "cli.json").write_text("{}")
+    folder = run_folder(tmp_path, "partial", {})
+    line = {"utc": "", "t_ns": 1, "what": "clocks_not_sampled", "reason": "no agent answers"}
+    folder._read["log.jsonl"] = [line]
+    assert not [each for each in doubts_about_shapes(folder) if "log.jsonl" in each]
+
+
+@pytest.mark.parametrize("logged, closed, n", [
+    (("p1", "p2"), True, 1), (("p1", "p2"), False, 0), (("p1",), True, 0), ((), True, 0),
+])  # fmt: skip
+def test_a_publisher_without_a_log_may_have_sent_everything(
+    logged: tuple[str, ...], n: int, *, closed: bool
+) -> None:
+    """Its load generator was killed. A delivery of a source that no log has proves nothing."""
+    logs = [PublisherLog(f"b/{name}", name, (), closed=closed) for name in logged]
+    content = SimpleNamespace(publishers=dict.fromkeys(("p1", "p2")))
+    history: Any = SimpleNamespace(content=content, publishers=logs)
+    row = SimpleNamespace(source="b/7", key=(1, 1))
+    subscription: Any = SimpleNamespace(subscription="s", delivered=[row])
+    assert len([*_strangers(history, subscription)]) == n
+
+
+# --- A broker that is killed again before its restart was observed ----------------------------
+
+
+def test_a_failed_restart_ends_no_kill() -> None:
+    def row(verb: str, at: int, **stages: Any) -> dict[str, Any]:
+        name = {"fault_id": f"{verb}{at}", "verb": verb, "target": "c1", "t_applied_ns": at}
+        return {**name, **{f"t_{stage}_ns": ns for stage, ns in stages.items()}}
+
+    kill = row("kill", 1, heal_requested=6, healed=7, recovered=9) | {"healed_by": "schedule"}
+    first = row("restart", 2, requested=1) | {"state": "unknown"}
+    second = row("restart", 7, requested=6, recovered=9) | {"state": "recovered"}
+    folder: Any = SimpleNamespace(
+        fault_rows=[kill, first, second], is_simulated=False, is_witnessed=True, is_foreign=False,
+        manifest={}, timeline=CLOCK,
+    )  # fmt: skip
+    assert [*_check_recovery(folder, kill)] == []
+    first["state"] = "recovered"
+    assert len([*_check_recovery(folder, kill)]) == 3
+
+
+@pytest.mark.parametrize("seen_pid, incarnation", [(61, 2), (64, None)])
+def test_the_incarnation_of_a_later_process_is_not_that_of_the_first(
+    seen_pid: int, incarnation: int | None
+) -> None:
+    about = {"fault_id": "r1"}
+    lines = [
+        {**about, "stage": "applied", "evidence": {"pid": 61}},
+        {**about, "stage": "observed", "evidence": {"pid": seen_pid, "incarnation": 2}},
+    ]
+    row = {**about, "verb": "restart", "target": "c1", "t_requested_ns": 5}
+    folder: Any = SimpleNamespace(
+        fault_rows=[row], origin_ns=1, document=lambda name: {}, lines=lambda name: lines
+    )
+    assert _find_restarts(folder, "c1") == [(4, incarnation, "r1")]
