@@ -398,9 +398,13 @@ def test_a_client_that_has_moved_since_the_copy_leaves_its_subscription_for_the_
     assert report.counters["fault_restored"] == 1
 
 
-def test_a_client_without_other_subscriptions_leaves_a_restored_one_for_the_linger() -> None:
-    """Seed 71003011: the client was connected, and its Connect is that of one without memory."""
-    text = MOVED.replace("move s2-b2 b3", "unsubscribe s2-b2 1")
+@pytest.mark.parametrize("protocol", ["gryphon", "durable"])
+def test_a_client_without_other_subscriptions_leaves_a_restored_one(protocol: str) -> None:
+    """Seed 71003011: the client was connected, and its Connect is that of one without memory.
+
+    In durable such a client may resume the subscription, which stays for the linger.
+    """
+    text = MOVED.replace("move s2-b2 b3", "unsubscribe s2-b2 1").replace("gryphon", protocol)
     report = PlanRun(read_plan(text.replace("LINGER", "1000000000000000"))).report(-1, "")
     assert not report.violations, report.describe()
     assert report.counters["fault_restored"] == 1

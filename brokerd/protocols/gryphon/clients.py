@@ -30,8 +30,12 @@ from brokerd.protocols.gryphon.drains import Drains
 from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends, Step
+from brokerd.protocols.gryphon.restored_subscriptions import (
+    RestoredSubscriptions,
+    confirmed_subscription,
+)
 from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.state import BEGINS, NOT_BEGUN, RESTARTED
+from brokerd.protocols.gryphon.state import BEGINS, CONFIRMED, NOT_BEGUN, RESTARTED
 from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams
 from brokerd.protocols.interface import Change, Started
 from brokerd.protocols.parts.clients.own_subscriptions import (
@@ -173,6 +177,7 @@ class Clients:
         self._own_filter = own_filter
         self._final: dict[StreamId, int] = {}
         self._proofs: dict[OwnSubscription, dict[StreamId, int]] = {}
+        self._restored = RestoredSubscriptions()
 
     def handlers(self) -> dict[type, MessageHandler]:
         """See HostedClients."""
@@ -230,6 +235,7 @@ class Clients:
         for local in read_subscriptions(recovered):
             client = self.table.find(local.client)
             client.subscriptions[local.number] = local
+            self._restored.recover(local, recovered, self.table.lineage)
             row = recovered.get(BEGINS, {}).get(local.row)
             ends = recovered.get(RESTARTED, {}).get(local.row)
             if ends is not None:
@@ -263,13 +269,19 @@ class Clients:
             return
         client, message = admission.client, admission.message
         self._resume(client, message)
-        if self.table.lineage and message.resume and (over := self.own.unstated(client, message)):
+        if over := self._restored.list_unstated(client, message):
+            about = {"client": client.name, "subscriptions": len(over)}
+            self._machine.record("subscriptions_revoked", **about)
             self._end(EndRequest(client, over))
-        self._requests.recall_lost(client, message)
+        whole = [each.number for each in client.subscriptions.values() if self._is_whole(each)]
+        self.table.recall_lost(client, message, whole)
         lost = self.table.lost_publications(message, self._durable(message.source))
         if lost is not None:
             self._core.publish(lost, lambda: None)
         self._requests.enter(client)
+
+    def _is_whole(self, local: OwnSubscription) -> bool:
+        return local.is_whole and not self._restored.is_doubtful(local)
 
     def _resume(self, client: Client, message: Connect) -> None:
         """Take a client's positions; a client behind the beginning has not taken the gap before."""
@@ -296,7 +308,10 @@ class Clients:
     def linger_over(self, name: ClientId) -> None:
         """See HostedClients."""
         client = self.table.clients[name]
-        self._end(self._requests.unrequested(client))
+        request = self._requests.unrequested(client)
+        is_requested = self._restored.is_requested
+        over = [local for local in request.over if not is_requested(local, client.session)]
+        self._end(EndRequest(client, over))
         if not client.session:
             self._requests.forget(name)
 
@@ -305,9 +320,15 @@ class Clients:
     def _on_subscribe(self, name: ClientId, message: Subscribe) -> None:
         """Create a subscription, or report its state; the same request again changes nothing."""
         client = self.table.requester(name, "Subscribe")
+        known = client.subscriptions.get(message.number)
+        if known is not None and self._restored.is_replaced(known, message):
+            self._end(EndRequest(client, [known]))
+            known = None
         if not self.table.is_permitted(client, message):
             return
-        known = client.subscriptions.get(message.number)
+        if known is not None and self._restored.is_doubtful(known):
+            self._confirm(client, known)
+            return
         if known is not None:
             self._claim(client, known)
             return
@@ -315,7 +336,25 @@ class Clients:
         self._machine.send(name, Subscribed(local.number, "pending"))
         if local.number in client.lost_positions:
             self._restart(local)
-        self._disk.commit((kept_subscription(local),), partial(self._on_kept, client, local))
+        rows = [kept_subscription(local)]
+        if self.table.lineage:
+            rows.append(confirmed_subscription(local, self.table.lineage))
+        self._disk.commit(rows, partial(self._on_kept, client, local))
+
+    def _confirm(self, client: Client, local: OwnSubscription) -> None:
+        """Continue a subscription of an older copy once its confirmation is on disk."""
+        session = client.session
+        row = self._restored.request(local, session, self.table.lineage)
+        self._disk.commit((row,), partial(self._on_confirmed, client, local, session))
+
+    def _on_confirmed(self, client: Client, local: OwnSubscription, session: int) -> None:
+        if local.is_over:
+            return
+        self._restored.drop(local)
+        if client.connected and client.session == session:
+            if local.is_whole:
+                client.lost_positions.pop(local.number, None)
+            self._claim(client, local)
 
     def _restart(self, local: OwnSubscription, *, begins: bool = False) -> None:
         """Announce a gap before the subscription, up to where it starts again.
@@ -422,6 +461,7 @@ class Clients:
                 own_filter.on_ended(local)
         for local in over:
             self._proofs.pop(local, None)
+            self._restored.drop(local)
         self._take_done(self.own.end(request.client, over, drain=request.drain))
         if not self.own.started:
             self._core.look_at_all()
@@ -433,7 +473,7 @@ class Clients:
             self._requests.answer(request)
 
         if self.table.lineage:
-            tables = (*tables, RESTARTED)
+            tables = (*tables, RESTARTED, CONFIRMED)
         rows = [Change(table, local.row, None) for local in over for table in tables]
         self._disk.commit(rows, ended)
 

@@ -21,6 +21,8 @@ BEGINS: Final = "begins"
 """Per started subscription, the ticks behind which it begins in the streams of other brokers."""
 RESTARTED: Final = "restarted"
 """Per subscription that this broker had lost, the ends of its gaps, until its client has them."""
+CONFIRMED: Final = "confirmed"
+"""Per subscription, the lineage of this broker in which its client has confirmed it."""
 NOT_BEGUN: Final[list[list[int]]] = []
 """The row of a lost subscription that has not begun again."""
 FILTERED: Final = "filtered"
@@ -30,7 +32,7 @@ MERGED: Final = "merged"
 
 TABLES: Final = (
     *(RELEASED, PUBLISHED, RESERVED, FILTERED, MERGED),
-    *(SUBSCRIPTIONS, SUBSCRIBER_PROGRESS, BEGINS, RESTARTED, PUBLISHERS),
+    *(SUBSCRIPTIONS, SUBSCRIBER_PROGRESS, BEGINS, RESTARTED, CONFIRMED, PUBLISHERS),
 )
 """All tables on disk, those of clients included."""
 

@@ -133,3 +133,28 @@ def test_nothing_passes_between_peers_of_a_cell_twice(story: Callable[[], None],
     story()
     with plant([MUTANTS[bug]]), pytest.raises(InvariantViolated, match="way back"):
         story()
+
+
+SOON_NS = 5 * MILLISECOND_NS
+
+
+def test_a_request_may_be_answered_by_a_later_event_of_the_same_step() -> None:
+    """Seed 96000104: both wait for the log of b1. In total order s1 requests silence of p1."""
+    soon = {"retry_first_ns": SOON_NS, "retry_limit_ns": SOON_NS}
+    story = Story("p1-b1", "b1-s1", pubends=1, order="total", **soon)
+    subscriber = story.cluster.subscribe("s1")
+    for name in ("p1", "s1", "b1"):
+        story.publish(1, at=name)
+    story.publish(100, pause_s=0, at="b1")
+    story.cluster.run_for(0.02)
+    b1 = story.cluster.broker("b1")
+    b1.restart()
+    story.cluster.run_for(0.01)
+    story.quiet_since()
+    story.publish(1, at="s1")
+    story.wait_for(lambda: bool(story.from_to("s1", "b1", Nack)))
+    story.publish(1, pause_s=0.01)
+    assert b1.broker.core.is_reading
+    story.settle()
+    assert story.from_to("b1", "p1", Nack)
+    assert len(subscriber.received) == 105

@@ -174,6 +174,67 @@ def test_a_subscription_that_ended_on_the_lost_disk_is_owed_no_released_events()
     assert (report.counters["losses_accepted"], report.counters["deliveries"]) == (1, 1)
 
 
+REQUESTED_AGAIN = """
+simulation timed
+protocol gryphon
+brokers b1 b2 b3
+overlay cells {"bundles": [["b1", "b3"], ["b3", "b2"]], "members": {}}
+limits failed=1 links=1
+core client_linger_ns=1000000000000000 order=ORDER
+chance 1
+publisher p0-b2
+"""
+"""Between broker and pubend there is a broker that keeps silence for unwanted events."""
+
+ENDED_BEFORE = (
+    REQUESTED_AGAIN
+    + """
+at 0.1 subscribe s1-b1 true
+at 0.2 subscribe s2-b1 price >= 70
+at 2 fault restored b1 copy then 5 6
+at 3 unsubscribe s1-b1 1
+at 3.2 fault client_away s2-b1 then 8
+at 4 publish p0-b2 d,80,8 d,10,8 d,90,8
+at 7 forget s1-b1 0
+at 7 subscribe s1-b1 true
+heal 9
+end 12
+"""
+)
+"""Another subscription has events kept; those between them are silent."""
+
+OTHER_PREDICATE = (
+    REQUESTED_AGAIN.replace("ORDER", "publisher")
+    + """
+at 0.1 subscribe s1-b1 kind = 'a'
+at 1 publish p0-b2 a,80,8
+at 2 fault restored b1 copy then 5 6
+at 2.5 unsubscribe s1-b1 1
+at 3 forget s1-b1 0
+at 3 subscribe s1-b1 true
+at 4 publish p0-b2 d,80,8 d,10,8 d,90,8
+at 7 publish p0-b2 d,80,8
+heal 9
+end 12
+"""
+)
+"""Since the copy the client has lost its memory, and has requested another subscription."""
+
+
+@pytest.mark.parametrize("order", ["publisher", "total"])
+def test_a_restored_subscription_that_had_ended_does_not_continue(order: str) -> None:
+    """Seed 96000198: another process requested it again, and received events around silence."""
+    report = PlanRun(read_plan(ENDED_BEFORE.replace("ORDER", order))).report(-1, "")
+    assert not report.violations, report.describe()
+    assert (report.counters["losses_accepted"], report.counters["deliveries"]) == (1, 2)
+
+
+def test_a_restored_subscription_gives_way_to_a_later_one_of_its_number() -> None:
+    report = PlanRun(read_plan(OTHER_PREDICATE)).report(-1, "")
+    assert not report.violations, report.describe()
+    assert (report.counters["owed"], report.counters["deliveries"]) == (4, 5)
+
+
 CRASH = """
 simulation timed
 protocol gryphon

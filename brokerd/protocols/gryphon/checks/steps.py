@@ -95,20 +95,18 @@ class GryphonChecks(ProtocolChecks):
         return self.ghosts.is_in_gap(gap, source, sequence, is_lost_there=is_lost_there)
 
     def restored(self, broker: BrokerView) -> int:
-        """See ProtocolChecks: subscriptions of an older copy whose clients did not state any.
+        """See ProtocolChecks: subscriptions of an older copy whose clients have not connected.
 
-        A client that has moved returns to its new broker only. A client that states no subscription
-        may have lost its memory, so its subscriptions stay for the linger although it is connected.
+        A client that has moved returns to its new broker only.
         """
         core: Any = broker.protocol
         oracle = self.world.oracle
         if not oracle.losses.is_lossy(broker.number):
             return 0
         return sum(
-            (name, number) not in oracle.register.subscriptions
-            and (not client.connected or self.is_undecided(broker, local))
+            (name, number) not in oracle.register.subscriptions and not client.connected
             for name, client in core._clients.table.clients.items()
-            for number, local in client.subscriptions.items()
+            for number in client.subscriptions
         )
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:

@@ -77,6 +77,7 @@ class TrafficChecks(ProtocolChecks):
         self._graph = cells
         self._cells = [cells.cell_of(number) for number in range(len(cells.brokers))]
         self._traffic: dict[tuple[BrokerNumber, int, StreamId], _StreamTraffic] = {}
+        self._is_reading = [False] * len(cells.brokers)
         self._most_events = parameters.events_per_message
         news_bytes = FIRST_LIMIT * parameters.send_window_bytes
         self._window_bytes = {False: news_bytes, True: parameters.answer_window_bytes}
@@ -123,12 +124,21 @@ class TrafficChecks(ProtocolChecks):
             if type(event) is MessageReceived and isinstance(event.peer, int):
                 self._check_way(broker, event.peer, received, effect.peer, message)
         # Only now: a nack repeated while a log was read is answered twice in one step.
+        is_resumed = self._has_resumed(broker)
+        if is_resumed:
+            self._check_all_requested(broker, requested, is_resumed=True)
         for wanted, ranges in answered:
             for start, end in ranges:
                 wanted.remove(start, end)
-        for identity, rows in requested.items():
-            self._check_requested(broker, identity, rows)
+        if not is_resumed:
+            self._check_all_requested(broker, requested, is_resumed=False)
         return ()
+
+    def _has_resumed(self, broker: BrokerView) -> bool:
+        """Return whether the broker has handled the events that waited for its log in this step."""
+        was_reading = self._is_reading[broker.number]
+        self._is_reading[broker.number] = is_reading = gryphon_of(broker.protocol).is_reading
+        return was_reading and not is_reading
 
     def _traffic_of(self, broker: BrokerView, identity: StreamId) -> _StreamTraffic:
         return self._traffic.setdefault(
@@ -185,17 +195,39 @@ class TrafficChecks(ProtocolChecks):
 
     # ------------------------------------------------------------ questions
 
-    def _check_requested(
-        self, broker: BrokerView, identity: StreamId, rows: Iterable[tuple[Range, ...]]
+    def _check_all_requested(
+        self,
+        broker: BrokerView,
+        requested: dict[StreamId, dict[tuple[Range, ...], None]],
+        *,
+        is_resumed: bool,
     ) -> None:
-        """Check requests; one request may be sent to several brokers in one step."""
+        for identity, rows in requested.items():
+            self._check_requested(broker, identity, rows, is_resumed=is_resumed)
+
+    def _check_requested(
+        self,
+        broker: BrokerView,
+        identity: StreamId,
+        rows: Iterable[tuple[Range, ...]],
+        *,
+        is_resumed: bool,
+    ) -> None:
+        """Check requests; one request may be sent to several brokers in one step.
+
+        A broker that resumes handles many events in one step. A later one may answer the request
+        of an earlier one, so ticks that are known by now may have been gaps.
+        """
         subject = f"{broker.name}, {tuple(identity)}"
         core = gryphon_of(broker.protocol)
         traffic, now_ns = self._traffic_of(broker, identity), core.now_ns
         while traffic.requested and traffic.requested[0][0] <= now_ns:
             traffic.requested.popleft()
         lately = IntervalSet(each for _, ranges in traffic.requested for each in ranges)
-        needed = IntervalSet(self._list_needed(traffic, _stream(core, identity)))
+        stream = _stream(core, identity)
+        needed = IntervalSet(self._list_needed(traffic, stream))
+        for start, end in stream.knowledge.known if is_resumed else ():
+            needed.add(start, end)
         for ranges in rows:
             for start, end in ranges:
                 if twice := lately.within(start, end):
