@@ -3,9 +3,10 @@
 import pytest
 
 from brokerd.errors import ConfigError
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
-from brokerd.units import MILLISECOND_NS
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.cluster import STEADY, chain, star
 from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
@@ -76,6 +77,59 @@ def test_an_unreachable_newcomer_counted_as_reached_loses_publications() -> None
         plant_mutants([Mutant.NEWCOMERS_ARE_HEARD]),
     ):
         _join_behind_a_broker_that_a_subscriber_cannot_reach()
+
+
+def _joining() -> SimulatedCluster:
+    """Return a settled chain with a subscriber, and a leaf with a publisher that is not started."""
+    parameters = DeltaTreeParameters(cold_start_after_ns=SECOND_NS)
+    cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY, parameters=parameters)
+    cluster.start().subscribe("b1", client="s")
+    cluster.run_until_quiet()
+    cluster.join("n", "b3")
+    cluster.client("p", "n", publishes=True)
+    return cluster
+
+
+def _cut_off(cluster: SimulatedCluster) -> None:
+    """Start the leaf without a path to the tree."""
+    for other in ("b2", "b3"):
+        cluster.link("n", other).cut()
+    cluster.broker("n").start()
+
+
+def _heal(cluster: SimulatedCluster) -> None:
+    for other in ("b2", "b3"):
+        cluster.link("n", other).heal()
+
+
+def _publish_while_cut_off(cluster: SimulatedCluster, state: str) -> None:
+    """Start the leaf without a path to the tree; what it accepts must arrive nevertheless."""
+    _cut_off(cluster)
+    cluster.link("p", "n").heal()
+    cluster.publish("n", client="p", n=1)
+    cluster.run_for(5)
+    assert cluster.broker("n").status().state == state
+    _heal(cluster)
+    _settled(cluster)
+    assert len(cluster.clients["s"].received[1]) == 1
+
+
+def test_a_newcomer_does_not_continue_alone_before_its_first_recovery() -> None:
+    _publish_while_cut_off(_joining(), "recovering")
+
+
+def test_the_first_recovery_puts_unconfirmed_subscriptions_on_disk() -> None:
+    """The newcomer confirms none: a publisher from before its restart is not back."""
+    cluster = _joining()
+    _cut_off(cluster)
+    cluster.run_for(0.5)
+    cluster.link("p", "n").cut()
+    cluster.broker("n").restart()
+    _heal(cluster)
+    cluster.run_for(3)
+    assert cluster.broker("n").status().state == "running"
+    cluster.broker("n").kill()
+    _publish_while_cut_off(cluster, "running")
 
 
 def test_a_broker_that_joins_is_used_in_both_directions() -> None:

@@ -277,6 +277,32 @@ def test_a_cold_start_of_all_brokers_completes_after_its_timeout() -> None:
     assert s.received == [sent]
 
 
+@pytest.mark.parametrize("lost", ["34", "1234"], ids=["two brokers", "all brokers"])
+def test_a_broker_that_lost_its_disk_continues_alone_only_if_all_brokers_did(lost: str) -> None:
+    """A complete disk may be behind a dead broker: subscriptions there are owed publications."""
+    parameters = DeltaTreeParameters(cold_start_after_ns=SECOND_NS)
+    brokers = chain("b1", "b2", "b3", "b4")
+    cluster = SimulatedCluster(brokers, network=STEADY, parameters=parameters).start()
+    s = cluster.subscribe("b1")
+    cluster.run_until_quiet()
+    cluster.link("b1", "b3").cut()
+    for number in dict.fromkeys(f"{lost}2"):
+        cluster.broker(f"b{number}").kill()
+    for number in lost:
+        cluster.broker(f"b{number}").put_back(None)
+    one = cluster.publish("b4", n=1)
+    cluster.run_for(5)
+    states = {cluster.broker(f"b{number}").status().state for number in lost}
+    assert states == {"recovering" if lost == "34" else "running"}
+    if lost == "34":
+        cluster.broker("b2").start()
+    cluster.link("b1", "b3").heal()
+    _settle(cluster)
+    two = cluster.publish("b4", n=2)
+    _settle(cluster)
+    assert s.received == ([one, two] if lost == "34" else [two])
+
+
 def test_the_publication_that_bypassed_is_not_overtaken_when_the_broker_returns() -> None:
     cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
     s = cluster.subscribe("b4")

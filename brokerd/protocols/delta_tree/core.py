@@ -28,6 +28,7 @@ from brokerd.protocols.delta_tree.home_subscriptions import (
     HomeSubscriptions,
 )
 from brokerd.protocols.delta_tree.messages import (
+    IncompleteBranch,
     PartitionGone,
     PartitionNew,
     PublicationConfirmation,
@@ -160,6 +161,7 @@ class DeltaTree(EventMachine):
             RecoveryNotifier: self._tags.on_notifier,
             SyncEnd: self._on_sync_end,
             RecoveryFlag: self._on_recovery_flag,
+            IncompleteBranch: self._recovery.on_incomplete_branch,
             PartitionNew: self._partitions.on_new,
             PartitionGone: self._partitions.on_gone,
         }
@@ -308,6 +310,8 @@ class DeltaTree(EventMachine):
             self._clients.settle()
         if self._state.recovering:
             self._end_recovery()
+            if self._state.recovering:
+                self._recovery.announce_incomplete()
         self._partitions.withdraw_ended()
         if queue.confirmations:
             queue.send_confirmations()
@@ -328,7 +332,7 @@ class DeltaTree(EventMachine):
             self._clients.recover(event.recovered, event.logs)
         self._unsubscriptions.begin(self._home.list_live(), event.lineage)
         self._sessions_changed()
-        if event.recovering and self._recovery.begin():
+        if event.recovering and self._recovery.begin(event.recovered, event.lineage):
             self._clients.admit()
 
     def _on_records(self, event: RecordsRead) -> None:

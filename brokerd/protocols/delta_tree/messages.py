@@ -108,6 +108,11 @@ class RecoveryFlag:
 
 
 @record
+class IncompleteBranch:
+    """No broker on the sender's side of the link has ever had all subscriptions on its disk."""
+
+
+@record
 class SubscriptionCopy:
     """A subscription on its way away from home. `path`: home … receiver, all brokers between.
 
@@ -309,4 +314,5 @@ KINDS: Final = (
     MessageKind(58, PartitionNew),
     MessageKind(59, PartitionGone),
     MessageKind(60, Relay),
+    MessageKind(61, IncompleteBranch),
 )

@@ -5,17 +5,33 @@ and send these again. The routing table is lost except for the subscriptions of 
 neighbour with a newly active session sends the subscriptions that may be missing, then SyncEnd.
 Until enough neighbours have done so, local publishers are held and new subscriptions wait.
 
+If all brokers in reach are recovering, one continues alone after a wait, with the subscriptions
+that its disk has. The disk of a broker that joined or accepted a loss has them only since the
+broker's first recovery. Before that the broker continues alone only if no disk of the tree has
+them, which `IncompleteBranch` establishes from the leaves on: otherwise its publications could miss
+subscriptions that started long before.
+
 Paper: [DFT11] §VIII-B lines 905-916. Deviates: the end is tied to a peer that is not itself
 recovering; local publishers are held.
 """
 
+from brokerd.errors import RemoteProtocolError, StorageCorrupt
 from brokerd.model.identity import BrokerNumber
-from brokerd.protocols.delta_tree.messages import RecoveryFlag, SyncEnd
-from brokerd.protocols.delta_tree.sessions import Reach, Sessions
-from brokerd.protocols.delta_tree.state import State
+from brokerd.protocols.delta_tree.messages import IncompleteBranch, RecoveryFlag, SyncEnd
+from brokerd.protocols.delta_tree.sessions import Node, Reach, Sessions
+from brokerd.protocols.delta_tree.state import Rows, State
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
+from brokerd.protocols.interface import Change, Commit
 
 COLD_START = "cold start"
+
+
+RECOVERY = "recovery"
+"""The table with the row of a first recovery."""
+
+
+COMPLETE = "complete"
+"""The key of that row; the value is the lineage of the state folder at the time."""
 
 
 class Recovery:
@@ -34,9 +50,21 @@ class Recovery:
         self._state = state
         self._sessions = sessions
         self._subscriptions = subscriptions
+        self._lineage = 0
+        self._is_complete = True
 
-    def begin(self) -> bool:
-        """Begin the recovery of a broker that has run before, with an empty memory."""
+    def begin(self, recovered: Rows, lineage: int) -> bool:
+        """Begin the recovery of a broker that joins, or has run before, with an empty memory.
+
+        Args:
+            lineage: see Started.
+
+        Raises:
+            StorageCorrupt: a row is not one that this broker writes.
+        """
+        self._lineage = lineage
+        has_joined = self._state.broker >= self._state.newcomers
+        self._is_complete = not (has_joined or lineage) or _read_lineage(recovered) == lineage
         self._state.recovering = True
         self._wait_for_others()
         return self.end_if_complete()
@@ -52,6 +80,36 @@ class Recovery:
         """Record whether the peer is recovering; it has not sent subscriptions."""
         self._sessions.node(peer).recovering = message.recovering
         return self.end_if_complete()
+
+    def on_incomplete_branch(self, peer: BrokerNumber, _message: IncompleteBranch) -> None:
+        """Record that no disk on the peer's side of the link has all subscriptions.
+
+        Raises:
+            RemoteProtocolError: the peer is no neighbour in the tree.
+        """
+        if peer not in self._state.neighbourhood.neighbours[self._state.broker]:
+            raise RemoteProtocolError(peer, "is no neighbour, and announces a branch")
+        self._sessions.node(peer).branch_incomplete = True
+
+    def announce_incomplete(self) -> None:
+        """Announce to recovering neighbours that no disk on this side of their link is complete.
+
+        The announcement follows all subscriptions that this broker has for the neighbour, and
+        stays true: a disk becomes complete only by a complete broker, or once none is.
+        """
+        if self._is_complete:
+            return
+        neighbours = self._neighbours()
+        for node in neighbours:
+            if (
+                node.ready
+                and node.recovering
+                and node.activated == node.session
+                and node.branch_announced != node.session
+                and all(other.branch_incomplete for other in neighbours if other is not node)
+            ):
+                node.branch_announced = node.session
+                self._state.machine.send(node.broker, IncompleteBranch())
 
     def end_if_complete(self) -> bool:
         """End the recovery once the neighbours have sent their subscriptions.
@@ -84,22 +142,26 @@ class Recovery:
         others_know = any(
             node.ready and not node.recovering for node in self._sessions.nodes.values()
         )
-        if others_know or not (self._state.log_is_read and self._have_neighbours_synchronised()):
+        is_ready = self._state.log_is_read and self._have_neighbours_synchronised()
+        if others_know or not (is_ready and self._can_continue_alone()):
             self._wait_for_others()
             return False
         self._state.machine.record("cold_start", subscriptions=len(self._subscriptions))
         self._end()
         return True
 
+    def _neighbours(self) -> list[Node]:
+        neighbours = self._state.neighbourhood.neighbours[self._state.broker]
+        return [self._sessions.nodes[broker] for broker in neighbours]
+
     def _have_neighbours_synchronised(self) -> bool:
-        neighbours = [
-            self._sessions.nodes[broker]
-            for broker in self._state.neighbourhood.neighbours[self._state.broker]
-        ]
         return all(
             node.synchronised if node.ready else node.reach is Reach.UNREACHABLE
-            for node in neighbours
+            for node in self._neighbours()
         )
+
+    def _can_continue_alone(self) -> bool:
+        return self._is_complete or all(node.branch_incomplete for node in self._neighbours())
 
     def _wait_for_others(self) -> None:
         after_ns = self._state.parameters.cold_start_after_ns
@@ -108,6 +170,11 @@ class Recovery:
     def _end(self) -> None:
         self._state.recovering = False
         self._state.deadlines.cancel((COLD_START, -1))
+        if not self._is_complete:
+            self._is_complete = True
+            row = Change(RECOVERY, COMPLETE, self._lineage)
+            rows = self._subscriptions.list_unwritten()
+            self._state.machine.emit(Commit((*rows, row), None))
         self._state.machine.record("recovered", subscriptions=len(self._subscriptions))
         for node in self._sessions.usable():
             self._subscriptions.synchronise(node)
@@ -116,3 +183,15 @@ class Recovery:
                 self._state.machine.send(node.broker, SyncEnd(recovering=False))
             elif node.ready:
                 self._state.machine.send(node.broker, RecoveryFlag(recovering=False))
+
+
+def _read_lineage(recovered: Rows) -> int:
+    """Return the lineage at the end of the first recovery; -1 before that.
+
+    Raises:
+        StorageCorrupt: the row is not one that this broker writes.
+    """
+    found = recovered.get(RECOVERY, {}).get(COMPLETE, -1)
+    if not isinstance(found, int):
+        raise StorageCorrupt(f"table {RECOVERY}, row {COMPLETE!r}: {found!r} is no lineage")
+    return found

@@ -40,6 +40,8 @@ class Node:
         synchronised: the broker's SyncEnd has arrived on that session.
         complete: the broker was not recovering when it sent SyncEnd.
         recovering: the broker's last announcement about itself.
+        branch_incomplete: the broker's IncompleteBranch has arrived on that session.
+        branch_announced: the session on which this end has sent IncompleteBranch.
         attempting: an attempt to open a session is pending.
         wait_ns: the wait after the last attempt; 0 since the broker was reached.
         partition: number of the broker's partition; 0 unless unreachable.
@@ -58,6 +60,8 @@ class Node:
     synchronised: bool = False
     complete: bool = False
     recovering: bool = False
+    branch_incomplete: bool = False
+    branch_announced: int = 0
     attempting: bool = False
     wait_ns: int = 0
     partition: int = 0
@@ -121,6 +125,7 @@ class Sessions:
         assert node.reach is not Reach.ESTABLISHED, f"second session with broker {peer}"
         node.reach, node.session, node.met = Reach.ESTABLISHED, session, True
         node.ready = node.synchronised = node.complete = node.attempting = False
+        node.branch_incomplete = False
         self._state.deadlines.cancel((RETRY, peer))
 
     def on_summary(self, peer: BrokerNumber, recovering: bool) -> None:
@@ -133,7 +138,7 @@ class Sessions:
         node = self.node(peer)
         assert node.session == session, f"session {session} with {peer} is not {node.session}"
         node.reach, node.session = Reach.UNREACHABLE, 0
-        node.ready = node.synchronised = node.complete = False
+        node.ready = node.synchronised = node.complete = node.branch_incomplete = False
 
     def open_failed(self, peer: BrokerNumber) -> bool:
         """Record a failed attempt; return True if the peer becomes unreachable by it."""

@@ -122,6 +122,16 @@ class Subscriptions:
         if removals:
             self._state.machine.emit(Commit(tuple(removals), None))
 
+    def list_unwritten(self) -> list[Change]:
+        """Return the rows that `persist_routing` requires on disk and that are not there yet."""
+        if not self._state.parameters.persist_routing:
+            return []
+        return [
+            routing_change(row.subscription, row.predicate, row.path)
+            for row in self.table.rows.values()
+            if row.local is None and not row.durable
+        ]
+
     # ------------------------------------------------------------ at home
 
     def add_local(self, local: LocalSubscription, *, confirmed: bool) -> None:

@@ -6,27 +6,32 @@ from typing import Any
 
 import pytest
 
-from brokerd.protocols.delta_tree.messages import RecoveryFlag, SyncEnd
-from brokerd.protocols.delta_tree.recovery import COLD_START, Recovery
+from brokerd.errors import RemoteProtocolError, StorageCorrupt
+from brokerd.protocols.delta_tree.messages import IncompleteBranch, RecoveryFlag, SyncEnd
+from brokerd.protocols.delta_tree.recovery import COLD_START, COMPLETE, RECOVERY, Recovery
 from brokerd.protocols.delta_tree.sessions import Reach
+from brokerd.protocols.interface import Change, Commit
 
 BROKER, NEIGHBOUR, BEYOND = 0, 1, 2
+UNWRITTEN = Change("routing", "2.1.1", "a row")
 
 
 class Restarted:
     """A recovering broker with a neighbour, and a broker behind the neighbour."""
 
-    def __init__(self) -> None:
+    def __init__(self, lineage: int = 0, complete: object = None, newcomers: int = 9) -> None:
         self.sent: list[tuple[int, Any]] = []
         self.synchronised: list[int] = []
         self.records: list[str] = []
         self.deadlines: dict[Any, int | None] = {}
         self.nodes = {number: self.node(number) for number in (NEIGHBOUR, BEYOND)}
         self.rows: dict[int, Any] = {}
+        self.commits: list[Commit] = []
         state: Any = SimpleNamespace(
             broker=BROKER,
             recovering=False,
             log_is_read=True,
+            newcomers=newcomers,
             neighbourhood=SimpleNamespace(neighbours={BROKER: [NEIGHBOUR]}),
             parameters=SimpleNamespace(cold_start_after_ns=30),
             deadlines=SimpleNamespace(
@@ -36,6 +41,7 @@ class Restarted:
                 now_ns=5,
                 send=lambda peer, message: self.sent.append((peer, message)),
                 record=lambda name, **_: self.records.append(name),
+                emit=self.commits.append,
             ),
         )
         sessions: Any = SimpleNamespace(
@@ -50,18 +56,21 @@ class Restarted:
                 return 3
 
             synchronise = staticmethod(lambda node: self.synchronised.append(node.broker))
+            list_unwritten = staticmethod(lambda: [UNWRITTEN])
 
         subscriptions: Any = Subscriptions()
         subscriptions.table = table
         self.state = state
         self.recovery = Recovery(state, sessions, subscriptions)
-        assert not self.recovery.begin()
+        rows = {} if complete is None else {RECOVERY: {COMPLETE: complete}}
+        assert not self.recovery.begin(rows, lineage)
 
     @staticmethod
     def node(number: int) -> Any:
         return SimpleNamespace(
             broker=number, ready=True, active=number == NEIGHBOUR, recovering=True,
             synchronised=False, complete=False, reach=Reach.UNREACHABLE,
+            session=number, activated=number, branch_incomplete=False, branch_announced=0,
         )  # fmt: skip
 
 
@@ -138,3 +147,62 @@ def test_its_end_is_announced_to_every_broker_with_a_session() -> None:
         (3, RecoveryFlag(recovering=False)),
     ]
     assert broker.synchronised == [NEIGHBOUR]
+
+
+FIRST_RECOVERIES: dict[str, dict[str, Any]] = {
+    "a newcomer": {"newcomers": BROKER},
+    "a broker with an empty disk": {"lineage": 7},
+    "a broker with an older copy of its disk": {"lineage": 7, "complete": 5},
+}
+LATER_RECOVERIES: dict[str, dict[str, Any]] = {
+    "a newcomer": {"newcomers": BROKER, "complete": 0},
+    "a broker with a loss": {"lineage": 7, "complete": 7},
+}
+
+
+@pytest.mark.parametrize("state", FIRST_RECOVERIES.values(), ids=FIRST_RECOVERIES)
+def test_a_broker_that_never_had_all_subscriptions_continues_alone_only_as_all_do(
+    state: dict[str, Any],
+) -> None:
+    broker = Restarted(**state)
+    broker.nodes[NEIGHBOUR].synchronised = True
+    assert not broker.recovery.cold_start()
+    broker.recovery.on_incomplete_branch(NEIGHBOUR, IncompleteBranch())
+    assert broker.recovery.cold_start()
+    row = Change(RECOVERY, COMPLETE, state.get("lineage", 0))
+    assert broker.commits == [Commit((UNWRITTEN, row), None)]
+    with pytest.raises(RemoteProtocolError, match="no neighbour"):
+        broker.recovery.on_incomplete_branch(BEYOND, IncompleteBranch())
+
+
+@pytest.mark.parametrize("state", LATER_RECOVERIES.values(), ids=LATER_RECOVERIES)
+def test_a_broker_that_once_had_all_subscriptions_continues_alone(state: dict[str, Any]) -> None:
+    broker = Restarted(**state)
+    broker.nodes[NEIGHBOUR].synchronised = True
+    broker.recovery.announce_incomplete()
+    assert broker.sent == []
+    assert broker.recovery.cold_start()
+    assert broker.commits == []
+
+
+def test_a_branch_is_announced_once_every_other_branch_is() -> None:
+    broker = Restarted(lineage=7)
+    broker.nodes[3] = broker.node(3)
+    broker.state.neighbourhood.neighbours[BROKER].append(3)
+    broker.recovery.announce_incomplete()
+    assert broker.sent == []
+    broker.recovery.on_incomplete_branch(3, IncompleteBranch())
+    for name, value in (("ready", False), ("recovering", False), ("activated", 0)):
+        before = getattr(broker.nodes[NEIGHBOUR], name)
+        setattr(broker.nodes[NEIGHBOUR], name, value)
+        broker.recovery.announce_incomplete()
+        assert broker.sent == [], name
+        setattr(broker.nodes[NEIGHBOUR], name, before)
+    for _ in range(2):
+        broker.recovery.announce_incomplete()
+        assert broker.sent == [(NEIGHBOUR, IncompleteBranch())]
+
+
+def test_a_damaged_row_of_the_first_recovery_is_refused() -> None:
+    with pytest.raises(StorageCorrupt, match="no lineage"):
+        Restarted(lineage=7, complete="x")

@@ -20,6 +20,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, SubscriptionId
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.messages import (
+    IncompleteBranch,
     PartitionGone,
     PartitionNew,
     PublicationConfirmation,
@@ -341,6 +342,11 @@ MARKS = (
         "a component continued alone after a timeout",
         by=(Record,),
         when=lambda step: step.count_records("cold_start"),
+    ),
+    Mark(
+        "branch-incomplete",
+        "a part of the tree without a complete disk was announced",
+        on=(IncompleteBranch,),
     ),
     # clients
     Mark(

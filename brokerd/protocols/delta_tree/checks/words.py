@@ -5,6 +5,7 @@ from typing import Any
 
 from brokerd.model.identity import PartitionId, SubscriptionId
 from brokerd.protocols.delta_tree.messages import (
+    IncompleteBranch,
     PartitionGone,
     PartitionNew,
     PublicationConfirmation,
@@ -83,6 +84,8 @@ class DeltaTreeWording(Wording):
                 return _RELAY_WORDS[step].format(between)
             case RecoveryFlag(recovering=recovering):
                 return "is recovering" if recovering else "has recovered"
+            case IncompleteBranch():
+                return "no disk on this side is complete"
         return super().message(message)
 
     def is_detail(self, effect: Effect) -> bool:
