@@ -32,7 +32,7 @@ from brokerd.protocols.interface import (
 from brokerd.protocols.parts.bounds import LogBounds
 from brokerd.runtime.connection import clock_ns
 from brokerd.sessions.link_faults import LinkFaults
-from brokerd.storage.files import is_out_of_descriptors, is_transient
+from brokerd.storage.files import describe_failure, is_out_of_descriptors, is_transient
 from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
 from brokerd.storage.log_volume import LogVolume
 from brokerd.storage.meta_store import MetaStore, RowChange
@@ -48,6 +48,11 @@ _WORDS: Final = {
     _NO_ROOM[0]: "its disk has no room; what must be durable waits, and publishers with it",
     _NO_DESCRIPTORS[0]: "it may open no further file; what must be durable waits",
 }
+
+STALLED_AFTER_NS: Final = SECOND_NS
+"""Time after which an operation of the disk that has not ended is reported."""
+DISK_STALLED: Final = "disk_stalled"
+DISK_RESUMED: Final = "disk_resumed"
 
 Returned = TypeVar("Returned")
 
@@ -114,7 +119,7 @@ class DurableWrites:
 
     Args:
         faults: faults of this broker; disk faults are applied.
-        record: called when the disk is full, and when it has room again.
+        record: called when the disk is full or stalled, and when it no longer is.
         check: raises if a restart would not find the written data.
     """
 
@@ -128,10 +133,42 @@ class DurableWrites:
         self._record = record
         self._check = check
         self._waiting: dict[str, int] = {}
+        self._began_ns: dict[int, int] = {}
+        self._operations = 0
+        self._stalled: set[int] = set()
 
     def obstacles(self) -> list[str]:
         """Return the reasons for which operations wait now, in words."""
-        return [_WORDS[event] for event, count in self._waiting.items() if count]
+        found = [_WORDS[event] for event, count in self._waiting.items() if count]
+        if (stalled_ns := self._longest_ns()) >= STALLED_AFTER_NS:
+            found.append(
+                f"its disk has not ended an operation for {stalled_ns // SECOND_NS} s; what must "
+                "be durable waits, and publishers with it"
+            )
+        return found
+
+    def record_stalls(self) -> None:
+        """Record each operation that the disk has not ended for a while; call once a second."""
+        now_ns = clock_ns()
+        for number, began_ns in self._began_ns.items():
+            if number not in self._stalled and now_ns - began_ns >= STALLED_AFTER_NS:
+                self._stalled.add(number)
+                self._record(DISK_STALLED, {"after_ns": now_ns - began_ns})
+
+    def _longest_ns(self) -> int:
+        """Return the age of the oldest operation that the disk has not ended; 0 without one."""
+        return clock_ns() - min(self._began_ns.values()) if self._began_ns else 0
+
+    async def _carry_out(self, operation: Callable[[], Returned], thread: DiskThread) -> Returned:
+        number = self._operations = self._operations + 1
+        self._began_ns[number] = clock_ns()
+        try:
+            return await thread.carry_out(operation)
+        finally:
+            began_ns = self._began_ns.pop(number)
+            if number in self._stalled:
+                self._stalled.discard(number)
+                self._record(DISK_RESUMED, {"after_ns": clock_ns() - began_ns})
 
     async def perform(self, write: Callable[[], None], size_bytes: int, thread: DiskThread) -> None:
         """Carry out `write` in a thread; repeat it while the disk has no room.
@@ -168,11 +205,11 @@ class DurableWrites:
                 try:
                     if not self._faults.take_room(size_bytes):
                         raise OSError(errno.ENOSPC, "No space left on device (fault)")
-                    found = await thread.carry_out(operation)
+                    found = await self._carry_out(operation, thread)
                     break
                 except OSError as error:
                     if not is_transient(error):
-                        raise DiskFailed(str(error)) from error
+                        raise DiskFailed(describe_failure(error)) from error
                     if not refused_ns:
                         refused_ns = clock_ns()
                         began, ended = _NO_DESCRIPTORS if is_out_of_descriptors(error) else _NO_ROOM
@@ -198,7 +235,7 @@ class DurableWrites:
             await trio.to_thread.run_sync(write)
         except OSError as error:
             if not is_transient(error):
-                raise DiskFailed(str(error)) from error
+                raise DiskFailed(describe_failure(error)) from error
             return False
         await self._linger()
         return True

@@ -17,7 +17,15 @@ from typing import Any, Final
 import trio
 
 from brokerd.config import BrokerConfig
-from brokerd.errors import BrokerError, ConfigError, ControlError, MustNotGoOn, StateLost
+from brokerd.errors import (
+    BrokerError,
+    ConfigError,
+    ControlError,
+    DiskFailed,
+    MustNotGoOn,
+    StateLost,
+    StorageCorrupt,
+)
 from brokerd.interpreter import raise_descriptor_limit
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
@@ -48,7 +56,14 @@ from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.growth import Surroundings
 from brokerd.runtime.links import Links
 from brokerd.runtime.probing import PeerProbes
-from brokerd.runtime.state_folder import PreflightError, StateFolder, held, loss_text, record_loss
+from brokerd.runtime.state_folder import (
+    MOST_CAUSE,
+    PreflightError,
+    StateFolder,
+    held,
+    loss_text,
+    record_loss,
+)
 from brokerd.runtime.stores import Stores, WitnessRows, begin_with_room, log_wait
 from brokerd.runtime.streams import dial_tcp, dial_tls
 from brokerd.runtime.tls import TlsCredentials, is_loopback
@@ -196,6 +211,10 @@ class BrokerProcess:
             if stores.lost:
                 log.record(STATE_RESTORING, {"cause": stores.lost})
             await self._run_parts(stores, folder, beginning, listeners, log, task_status)
+        except (BrokerError, BaseExceptionGroup) as raised:
+            if isinstance(error := _first(raised), DiskFailed | StorageCorrupt):
+                log.record("disk_failed", {"cause": str(error)[:MOST_CAUSE]})
+            raise
         finally:
             log.close()
 
@@ -288,7 +307,7 @@ class BrokerProcess:
         )
         if not config.begin_within_ms or beginning.incarnation > 1:
             commands.started.set()
-        parts = _Parts(driver, links, disk, writer, commands, probes, log, rows, check)
+        parts = _Parts(driver, links, disk, writer, commands, probes, log, rows, writes, check)
         patience_s = config.begin_within_ms / 1_000
         await parts.run(started, listeners, config.control_socket, patience_s, task_status)
 
@@ -439,6 +458,7 @@ class _Parts:
     probes: PeerProbes
     log: EventLog
     witnesses: WitnessRows
+    writes: DurableWrites
     check_folder: Callable[[], None]
 
     async def run(
@@ -488,13 +508,14 @@ class _Parts:
         task_status.started(self.links)
 
     async def _watch_folder(self) -> None:
-        """Check the state folder of a broker that writes nothing.
+        """Check the state folder of a broker that writes nothing, and its disk for stalls.
 
         Raises:
             MustNotGoOn: the folder was deleted or replaced.
         """
         while True:
             await trio.sleep(FOLDER_CHECK_S)
+            self.writes.record_stalls()
             self.check_folder()
 
     async def _stop(self) -> None:

@@ -29,7 +29,7 @@ from brokerd.runtime.state_folder import (
 )
 from brokerd.sessions.messages import START_BYTES, StateMark
 from brokerd.sessions.state_marks import STARTS_KEPT, StateLedger, StateStart, StateWitness
-from brokerd.storage.files import is_no_room
+from brokerd.storage.files import describe_failure, is_no_room
 from brokerd.storage.log_volume import LogVolume
 from brokerd.storage.meta_store import (
     VOUCHED,
@@ -118,7 +118,7 @@ class Stores:
         except OSError as error:
             if is_no_room(error):
                 raise
-            raise DiskFailed(str(error)) from error
+            raise DiskFailed(describe_failure(error)) from error
 
     def _begin(self) -> Beginning:
         config, folder = self._config, self._folder

@@ -8,6 +8,7 @@ may be behind, and then proves less.
 
 import errno
 import os
+import resource
 import struct
 import zlib
 from collections.abc import Iterator
@@ -45,7 +46,47 @@ def name_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, f"{path}: {error.strerror}") from error
+        raise name_error(error, path) from error
+
+
+def name_error(error: OSError, path: Path) -> OSError:
+    """Return the same error with the path of the file in its text."""
+    return OSError(error.errno, f"{path}: {error.strerror or error}")
+
+
+def describe_failure(error: OSError) -> str:
+    """Return the text of an error of a file, with the limit of the process if one is the cause."""
+    text = error.strerror or str(error)
+    if error.filename is not None and str(error.filename) not in text:
+        text = f"{error.filename}: {text}"
+    if error.errno == errno.EFBIG:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        text += f": this process may write no file beyond {limit:,} bytes (`ulimit -f`)"
+    return text
+
+
+_GROWTH_BYTES: Final = 1 << 16
+"""More than a database extends one of its files by at once."""
+
+
+def unwritable_reason(*paths: Path) -> int | None:
+    """Return the error number of a cause that can be seen from outside; None if there is none.
+
+    SQLite reports an error of input or output without the number of the operating system.
+
+    Args:
+        paths: the files of a database, in one folder; some may not exist.
+    """
+    try:
+        if os.statvfs(paths[0].parent).f_flag & os.ST_RDONLY:
+            return errno.EROFS
+    except OSError as error:
+        return error.errno
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    sizes = [path.stat().st_size for path in paths if path.exists()]
+    if limit != resource.RLIM_INFINITY and max(sizes, default=0) + _GROWTH_BYTES > limit:
+        return errno.EFBIG
+    return None
 
 
 class Files(Protocol):
@@ -225,7 +266,7 @@ class SyncedMark:
             self._files.write_at(self._file, mark + _CHECKSUM.pack(zlib.crc32(mark)), 0)
         except OSError as error:
             if not is_no_room(error):
-                raise
+                raise name_error(error, self._path) from error
 
     def remove(self) -> None:
         """Remove the mark together with the marked file."""

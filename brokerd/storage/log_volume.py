@@ -29,6 +29,7 @@ from brokerd.storage.files import (
     is_no_room,
     is_out_of_descriptors,
     is_transient,
+    name_error,
     name_errors,
 )
 from brokerd.storage.log_groups import (
@@ -283,7 +284,7 @@ class LogVolume:
         except OSError as error:
             if is_no_room(error):
                 self._files.cut(self._file, self._size)
-            raise
+            raise name_error(error, self._path(self._segment)) from error
         if self._fsync:
             self._sync()
             self._mark.write(self._segments[self._segment].salt, self._group)
@@ -351,7 +352,8 @@ class LogVolume:
             self._files.sync(self._file)
         except OSError as error:
             # The content of the disk is unknown now: not even a full disk may be waited for.
-            raise OSError(errno.EIO, f"{self._folder}: {error}") from error
+            text = f"{self._path(self._segment)}: {error.strerror or error}"
+            raise OSError(errno.EIO, text) from error
 
     def _ensure_segment(self) -> None:
         """Ensure that there is a segment with room; on a full disk, a full segment grows longer."""
@@ -377,10 +379,10 @@ class LogVolume:
                 self._files.sync(file)  # before groups, so a bad salt before them is damage
                 self._mark.open()
             self._files.sync_folder(self._folder)
-        except OSError:
+        except OSError as error:
             self._files.close(file)
             self._files.remove(self._path(number))
-            raise
+            raise name_error(error, self._path(number)) from error
         self._file, self._segment, self._size = file, number, SEGMENT.size
         self._segments[number] = SegmentState(salt)
 

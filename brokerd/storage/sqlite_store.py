@@ -8,13 +8,20 @@ transaction.
 
 import errno
 import hashlib
+import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from brokerd.errors import ForeignState, StorageCorrupt
-from brokerd.storage.files import DISK, TAG_BYTES, SyncedMark, is_transient
+from brokerd.storage.files import (
+    DISK,
+    TAG_BYTES,
+    SyncedMark,
+    is_transient,
+    unwritable_reason,
+)
 from brokerd.storage.meta_store import (
     VOUCHED,
     WITNESSED,
@@ -31,6 +38,8 @@ SCHEMA: Final = "pubsubctl/meta/2"
 OLD_SCHEMA: Final = "pubsubctl/meta/1"
 """Written by programs before 0.2: without a digest, which the next start adds."""
 MARK_SUFFIX: Final = ".synced"
+_SUFFIXES: Final = ("", "-wal", "-shm")
+"""Suffixes of the files of a database."""
 MOST_SHARES: Final = 1_024
 DIGEST: Final = "digest"
 """Row of `about` with the number of the last transaction, and the digest of all other rows."""
@@ -361,9 +370,12 @@ class SqliteMetaStore:
         damaged = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
         if code is None or code & 0xFF in damaged:
             return StorageCorrupt(text)
+        files = [self._path.with_name(self._path.name + suffix) for suffix in _SUFFIXES]
+        if number := unwritable_reason(*files):
+            return OSError(number, f"{self._path}: {os.strerror(number)}")
         if code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
             return OSError(errno.ENOSPC, text)  # rolled back: the transaction may be repeated
-        return OSError(text)
+        return OSError(f"{text} ({getattr(error, 'sqlite_errorname', code)})")
 
 
 class _Transaction:

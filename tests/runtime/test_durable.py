@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import trio
 import trio.testing
 
 from brokerd.errors import MustNotGoOn
+from brokerd.runtime import disk
 from brokerd.runtime.disk import ROW_BYTES, Disk, DiskThread, DurableWrites
 from brokerd.sessions.link_faults import LinkFaults, read_fault
 from brokerd.storage.sqlite_store import SqliteMetaStore
@@ -107,9 +109,38 @@ def test_any_other_failure_is_not_tried_again(number: int) -> None:
             attempts.append(1)
             raise OSError(number, os.strerror(number))
 
-        with pytest.raises(OSError, match=os.strerror(number)):
+        with pytest.raises(OSError, match=os.strerror(number)) as caught:
             await story.writes.perform(write, 1, story.thread)
         assert attempts == [1]
+        assert ("`ulimit -f`" in str(caught.value)) == (number == errno.EFBIG)
+
+    tell(live)
+
+
+def test_an_operation_that_the_disk_does_not_end_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(disk, "STALLED_AFTER_NS", 1)
+
+    async def live(story: Story) -> None:
+        has_begun, may_end = threading.Event(), threading.Event()
+
+        def read() -> bool:
+            has_begun.set()
+            return may_end.wait(PATIENCE_S)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(story.writes.read, read, story.thread)
+            while not has_begun.is_set():
+                await trio.lowlevel.checkpoint()
+            found = story.writes.obstacles()  # `status` shows them
+            for _ in range(2):
+                story.writes.record_stalls()
+            may_end.set()
+        assert len(found) == 1, found
+        assert "its disk has not ended an operation for 0 s" in found[0]
+        assert story.recorded == ["disk_stalled", "disk_resumed"]
+        assert story.writes.obstacles() == []
 
     tell(live)
 

@@ -440,6 +440,19 @@ def test_a_write_that_cannot_be_made_durable_is_no_mere_lack_of_room(tmp_path, m
     assert caught.value.errno == errno.EIO
 
 
+@pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
+def test_a_failed_write_names_its_file(tmp_path, monkeypatch, segment_bytes):
+    files = opened(tmp_path / "log", segment_bytes=segment_bytes)
+    files.write([entry(A, 1)])
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(OSError, match=r"/0000000[12]\.log: File too large"):
+        files.write([entry(A, 2)])
+
+
 pieces = st.lists(st.binary(max_size=9), min_size=1, max_size=3)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -232,6 +233,19 @@ def test_a_transaction_that_found_no_room_leaves_nothing_and_is_made_later(tmp_p
     again = SqliteMetaStore(tmp_path / "meta.sqlite3")
     assert list(again.begin("d").rows["t"]) == ["0", "1"]
     again.close()
+
+
+def test_a_limit_of_file_sizes_is_no_lack_of_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteMetaStore(tmp_path / "meta.sqlite3")
+    store.begin("d")
+    store._connection.execute("PRAGMA max_page_count = 1")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4_096, 4_096))
+    with pytest.raises(OSError, match=r"meta\.sqlite3: File too large") as caught:
+        store.commit([("t", str(number), "x" * 200) for number in range(500)])
+    assert caught.value.errno == errno.EFBIG
+    store.close()
 
 
 def test_a_refused_store_blocks_nothing_and_repeats_its_error(
