@@ -127,6 +127,8 @@ class ReplicatedCore(CoreWrapper):
         self._started: Started
         self._sessions: dict[BrokerNumber, _Session] = {}
         self._deferred: list[Event] = []
+        self._unread: dict[str, int] = {}
+        self._stated: dict[BrokerNumber, CopyState] = {}
         self._deadlines: DeadlineQueue[BrokerNumber] = DeadlineQueue()
         self._reads: deque[_Reading] = deque()
         self._when_durable: dict[int, Callable[[], None]] = {}
@@ -230,9 +232,12 @@ class ReplicatedCore(CoreWrapper):
             self.watch(event, effects)
         for each in effects:
             self._effects.append(self._on_disk(each))
+            if isinstance(each, Truncate):
+                self._unread.pop(each.log, None)
         if self.state is not None:
             for peer, message in self.state.on_effects(effects):
                 self._send(peer, message)
+        self._fill_stated()
 
     def _on_disk(self, effect: Effect) -> Effect:
         """Return an effect of the core with the indices of the disk."""
@@ -326,6 +331,7 @@ class ReplicatedCore(CoreWrapper):
         if self.state is not None:
             self.state.begin(event.incarnation, lineage, own, logs)
         self._started = replace(event, recovered={})
+        self._unread = {name: ends.next for name, ends in logs.items() if ends.first < ends.next}
         self._step(
             replace(
                 event,
@@ -370,6 +376,7 @@ class ReplicatedCore(CoreWrapper):
         peer = event.peer
         if isinstance(peer, int) and self.session_with(peer) == event.session:
             del self._sessions[peer]
+            self._stated.pop(peer, None)
             if self.restoration is not None:
                 self.restoration.on_session_end(peer)
                 self._restore()
@@ -425,10 +432,27 @@ class ReplicatedCore(CoreWrapper):
     def _on_state(self, peer: BrokerNumber, message: CopyState) -> None:
         state = self._owned(peer, message.owner)
         if self.restoration is None:
-            self._send(peer, state.on_state(peer, message))
+            state.check(peer, message, is_stated=peer in self._stated)
+            self._stated[peer] = message
+            self._fill_stated()
             return
         self.restoration.on_state(peer, message)
         self._restore()
+
+    def _fill_stated(self) -> None:
+        """Begin to fill the copies that replicas have stated, once the core has read its logs.
+
+        The core truncates a log while it reads the log. A replica with the truncated records would
+        keep them in the places of later records.
+        """
+        if self.state is None or not (self._unread or self._stated):
+            return
+        if self._unread and any(each.purpose == "core" for each in self._reads):
+            return
+        self._unread.clear()
+        stated, self._stated = self._stated, {}
+        for peer, message in stated.items():
+            self._send(peer, self.state.on_state(peer, message))
 
     def _on_writes(self, peer: BrokerNumber, message: CopyWrites) -> None:
         if message.owner != peer:
@@ -495,6 +519,8 @@ class ReplicatedCore(CoreWrapper):
         purpose, peer = self._reads.popleft()
         if purpose == "core":
             first = event.first + self._offsets.get(event.log, 0)
+            if first + len(event.records) >= self._unread.get(event.log, first):
+                self._unread.pop(event.log, None)
             self._step(replace(event, first=first))
         elif purpose == "copies":
             self._read_all(self.copies.on_page(event.first, event.records))
@@ -599,8 +625,8 @@ class ReplicatedCore(CoreWrapper):
                 assert isinstance(each, MessageReceived), f"{each} was refused"
                 self._effects.append(CloseSession(each.peer, error.reason))
         assert self.state is not None, "restored without a state to copy"
-        for peer, answer in restoration.answers.items():
-            self._send(peer, self.state.on_state(peer, answer))
+        self._stated |= restoration.answers
+        self._fill_stated()
 
 
 def _session_of(event: Event) -> tuple[Peer, int] | None:

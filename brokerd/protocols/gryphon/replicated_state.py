@@ -180,8 +180,11 @@ class ReplicatedState:
         self._fills.pop(peer, None)
         self._live.pop(peer, None)
 
-    def on_state(self, peer: BrokerNumber, message: CopyState) -> CopyWrites:
-        """Begin to fill the copy of a replica, with the missing records.
+    def check(self, peer: BrokerNumber, message: CopyState, *, is_stated: bool = False) -> None:
+        """Check the state of a replica's copy.
+
+        Args:
+            is_stated: the replica has stated its copy before, and waits.
 
         Raises:
             RemoteProtocolError: the replica has a copy of a later incarnation, or states twice.
@@ -190,8 +193,11 @@ class ReplicatedState:
             raise RemoteProtocolError(
                 peer, f"a copy of term {message.term}; this is incarnation {self._term}"
             )
-        if peer in self._fills or peer in self._live:
+        if is_stated or peer in self._fills or peer in self._live:
             raise RemoteProtocolError(peer, "states its copy twice in a session")
+
+    def on_state(self, peer: BrokerNumber, message: CopyState) -> CopyWrites:
+        """Begin to fill the copy of a replica, with the missing records; `check` has passed."""
         there = {each.log: LogEnds(each.first, each.next) for each in message.logs}
         writes = [CopyWrite(WriteKind.BEGIN, "", 0, 0, ())]
         fill = self._fills[peer] = _Fill({})

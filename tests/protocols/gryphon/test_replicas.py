@@ -417,7 +417,7 @@ def test_an_owner_refuses_a_later_term_and_writes_that_it_has_not_sent() -> None
     state = ReplicatedState(0, (1, 2), 3)
     state.begin(5, 0, {}, {"events": LogEnds()})
     with pytest.raises(RemoteProtocolError, match="term 6"):
-        state.on_state(1, CopyState(0, 6, 1, ()))
+        state.check(1, CopyState(0, 6, 1, ()))
     with pytest.raises(RemoteProtocolError, match="acknowledges write 9"):
         state.on_stored(1, CopyStored(0, 5, 9))
     with pytest.raises(RemoteProtocolError, match="without a copy"):
