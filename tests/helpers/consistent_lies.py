@@ -22,7 +22,7 @@ from brokerd.protocols.registry import read_topology
 from results.reference.history_reader import count_rows
 from results.tables.seals import seal
 from tests.helpers.false_witnesses import journal_change, renew_digests
-from tests.helpers.forged_runs import RunFolder
+from tests.helpers.forged_folders import RunFolder
 
 PUBLISHERS: Final = "local1/load-pub"
 SUBSCRIBERS: Final = "local1/load-sub"

@@ -32,7 +32,7 @@ from results.reference.history_reader import read_history
 from results.tables.derived import VerdictMark
 from results.tables.json_files import IntegrityError
 from results.tables.seals import verify_seal
-from tests.helpers.forged_runs import write_honest_run
+from tests.helpers.forged_folders import write_honest_run
 from tests.pubsubctl.conftest import Call
 
 CASE = {

@@ -12,7 +12,7 @@ from results.reference import verdict as reference
 from results.rules import verdicts
 from results.rules.terms import Counts, Guarantee
 from results.tables.seals import seal
-from tests.helpers.forged_runs import FAR, LAST, NEAR, S1, S2, RunFolder, write_honest_run
+from tests.helpers.forged_folders import FAR, LAST, NEAR, S1, S2, RunFolder, write_honest_run
 from tests.helpers.judged_folders import FolderVerdict, by_reference, histories_of, on_spark
 from tests.helpers.runs import ORIGIN_NS, SECOND, write_lines
 

@@ -23,7 +23,7 @@ from results.tables.load import LoadedRun, load_run
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.seals import seal
-from tests.helpers.forged_runs import DURATION, NEAR, RunFolder
+from tests.helpers.forged_folders import DURATION, NEAR, RunFolder
 from tests.helpers.online import Online
 from tests.helpers.runs import MILLISECOND, ORIGIN_NS, SECOND, Scenario, write_demo_run, write_lines
 

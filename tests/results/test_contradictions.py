@@ -19,7 +19,7 @@ from results.tables.manifest import read_run
 from results.tables.record_files import STRETCH
 from results.tables.seals import seal
 from tests.helpers.folded import folded_copy
-from tests.helpers.forged_runs import FAR, LAST, NEAR, PUBLISHERS, RunFolder, write_honest_run
+from tests.helpers.forged_folders import FAR, LAST, NEAR, PUBLISHERS, RunFolder, write_honest_run
 from tests.helpers.judged_folders import FolderVerdict, by_reference, histories_of, on_spark
 from tests.helpers.runs import MILLISECOND, ORIGIN_NS, SECOND, write_lines
 

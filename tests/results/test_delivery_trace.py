@@ -6,7 +6,8 @@ import pytest
 
 from results.reference.history_reader import judge_folder, read_history
 from results.report.delivery_trace import TraceRefusal, trace_delivery
-from tests.helpers.forged_runs import FORGERIES, RunFolder, write_forged_run, write_honest_run
+from tests.helpers.forged_folders import RunFolder, write_forged_run, write_honest_run
+from tests.helpers.forged_runs import FORGERIES
 
 SAMPLE = Path("results/samples/delta-tree-crash")
 LOST = "one_delivery_is_left_out"

@@ -9,13 +9,13 @@ import pytest
 
 from results.reference.files import FileRefusal
 from results.reference.history import History
-from tests.helpers.forged_runs import (
-    FORGERIES,
+from tests.helpers.forged_folders import (
     Forgery,
     write_forged_run,
     write_honest_run,
     write_ordered_run,
 )
+from tests.helpers.forged_runs import FORGERIES
 from tests.helpers.judged_folders import FolderVerdict, by_reference, histories_of, on_spark
 from tests.helpers.online import Online
 

@@ -27,7 +27,7 @@ from results.tables.manifest import LONGEST_PHASE_NS, read_run
 from results.tables.record_files import STRETCH
 from results.tables.seals import seal
 from results.tables.small_tables import small_tables
-from tests.helpers.forged_runs import NEAR, RunFolder, write_honest_run
+from tests.helpers.forged_folders import NEAR, RunFolder, write_honest_run
 from tests.helpers.runs import write_demo_run
 
 HOSTILE = (-1, 1 << 31, 10**9, (1 << 63) - 1, 1 << 70, float("nan"), float("inf"), 1e308, None, [])

@@ -11,7 +11,7 @@ from results import open_run
 from results.reference.history import DATA
 from results.reference.history_reader import read_history
 from results.tables.json_files import IntegrityError, ResultsError
-from tests.helpers.forged_runs import write_honest_run
+from tests.helpers.forged_folders import write_honest_run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

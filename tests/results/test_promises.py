@@ -26,7 +26,7 @@ from results.tables.json_files import IntegrityError
 from results.tables.logs import commits_of, gaps_of, read_logs
 from results.tables.manifest import read_run
 from results.tables.seals import seal
-from tests.helpers.forged_runs import DURATION, NEAR, S1, RunFolder, write_honest_run
+from tests.helpers.forged_folders import DURATION, NEAR, S1, RunFolder, write_honest_run
 from tests.helpers.histories import random_history
 from tests.helpers.history_tables import judge_on_spark
 from tests.helpers.promised_histories import CASES, RELEASED, promised_history, with_noise

@@ -20,7 +20,7 @@ from results.tables.record_files import RECORDS, STRETCH
 from results.tables.row_counts import rows_of
 from results.tables.seals import seal
 from results.witnesses.rows import Blockage
-from tests.helpers.forged_runs import FAR, LAST, NEAR, PUBLISHERS, RunFolder, write_honest_run
+from tests.helpers.forged_folders import FAR, LAST, NEAR, PUBLISHERS, RunFolder, write_honest_run
 from tests.helpers.runs import ORIGIN_NS, SECOND
 
 EDGES_NS = (ORIGIN_NS, ORIGIN_NS + 3 * SECOND)

@@ -14,7 +14,7 @@ from results.reference.history_reader import judge_folder, read_history, read_st
 from results.reference.rule import check
 from results.rules.findings import PairSummary
 from results.tables.seals import seal
-from tests.helpers.forged_runs import FAR, NEAR, PUBLISHERS, RunFolder, write_honest_run
+from tests.helpers.forged_folders import FAR, NEAR, PUBLISHERS, RunFolder, write_honest_run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -74,7 +74,7 @@ def test_a_broker_that_waits_for_half_as_long_is_seen(monkeypatch: pytest.Monkey
         self._deadlines.set(key, now_ns + (due_ns - now_ns) // 2)
 
     monkeypatch.setattr(ClientTable, "linger", hurry)
-    with pytest.raises(InvariantViolated, match=r"given up: b3 ends s1-b3/1 after"):
+    with pytest.raises(InvariantViolated, match=r"expired early: b3 ends s1-b3/1 after"):
         _stay_away(_chain(client_linger_ns=SECOND_NS), 8.0)
 
 

@@ -41,8 +41,8 @@ GENERATIONS: Final = "generations"
 """Per client, the latest attachment, with its access broker."""
 RECEIPTS: Final = "receipts"
 """Per subscription, the receipt; a crash may lose the last ones."""
-HEIRS: Final = "heirs"
-"""Per subscription that has moved to another storage, that storage."""
+SUCCESSORS: Final = "heirs"
+"""Per subscription that has moved to another storage, that storage. Disks have the older word."""
 UNITS: Final = "units"
 """Per child and number: a predicate, and the epoch after which the predicate begins."""
 PROFILE: Final = "profile"
@@ -55,7 +55,7 @@ FRONTIERS: Final = "frontiers"
 """Per source, the frontier among those."""
 
 TABLES: Final = (
-    *(REGISTERED, GENERATIONS, RECEIPTS, HEIRS),
+    *(REGISTERED, GENERATIONS, RECEIPTS, SUCCESSORS),
     *(UNITS, PROFILE, HOMES, RELEASED, FRONTIERS),
 )
 

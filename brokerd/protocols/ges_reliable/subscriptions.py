@@ -32,9 +32,9 @@ from brokerd.protocols.ges_reliable.messages import (
 )
 from brokerd.protocols.ges_reliable.state import (
     GENERATIONS,
-    HEIRS,
     RECEIPTS,
     REGISTERED,
+    SUCCESSORS,
     UNITS,
     Event,
 )
@@ -159,7 +159,7 @@ class Registrations:
             known = Registration(key, generation, home, began, predicate, received, acknowledged)
             self._add(known)
             self._read_more(self._registrations[key], *more)
-        for text, successor in recovered.get(HEIRS, {}).items():
+        for text, successor in recovered.get(SUCCESSORS, {}).items():
             self._successors[_read_key(text)] = successor
 
     @staticmethod
@@ -200,7 +200,7 @@ class Registrations:
             over = self._end(key)
             if request.successor is not None:
                 self._successors[key] = request.successor
-                over.append(Change(HEIRS, _text(key), request.successor))
+                over.append(Change(SUCCESSORS, _text(key), request.successor))
             return RequestAnswer(key, None), rows + over
         known = self._registrations.get(key)
         if known is not None and known.predicate != request.predicate:
@@ -276,7 +276,7 @@ class Registrations:
             rows += (Change(REGISTERED, _text(each), None), Change(RECEIPTS, _text(each), None))
         for each in _of(key, self._successors):
             del self._successors[each]
-            rows.append(Change(HEIRS, _text(each), None))
+            rows.append(Change(SUCCESSORS, _text(each), None))
         return rows
 
     def confirm_ends(self, ends: int) -> None:

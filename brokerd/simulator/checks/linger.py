@@ -125,9 +125,9 @@ class LingerChecker:
         waited_ns = self._schedule.now_ns - since_ns
         if number in self._requests.get(key, {}) and client in broker.ends:
             raise InvariantViolated(
-                "given up", f"{broker.name} ends {client}/{number}, which it has asked for"
+                "expired early", f"{broker.name} ends {client}/{number}, which it has asked for"
             )
         if waited_ns < self._linger_ns:
             raise InvariantViolated(
-                "given up", f"{broker.name} ends {client}/{number} after {waited_ns} ns"
+                "expired early", f"{broker.name} ends {client}/{number} after {waited_ns} ns"
             )

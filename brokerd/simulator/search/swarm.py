@@ -510,7 +510,7 @@ class PlanRun:
         while is_owed():
             if self._waited_ns() > self._bounds.saying_ns:
                 text = f"{self._waited_ns() / SECOND_NS:.1f} s after all was delivered: "
-                raise InvariantViolated("unsaid", text + "; ".join(self._list_pending()[:6]))
+                raise InvariantViolated("unannounced", text + "; ".join(self._list_pending()[:6]))
             self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
 
     def _wait_expiry(self) -> None:

@@ -20,7 +20,7 @@ from tests.helpers.false_witnesses.lies import (
     renew_digests,
     with_digests,
 )
-from tests.helpers.forged_runs import RunFolder
+from tests.helpers.forged_folders import RunFolder
 from tests.helpers.runs import write_lines
 
 REDELIVERED: Final = 4

@@ -11,7 +11,7 @@ from tests.helpers.false_witnesses.lies import (
     journal_change,
     register_lie,
 )
-from tests.helpers.forged_runs import RunFolder
+from tests.helpers.forged_folders import RunFolder
 
 # --- Brokers -------------------------------------------------------------------------------------
 

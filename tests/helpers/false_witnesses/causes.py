@@ -18,7 +18,7 @@ from tests.helpers.false_witnesses.lies import (
     journal_change,
     register_lie,
 )
-from tests.helpers.forged_runs import RunFolder
+from tests.helpers.forged_folders import RunFolder
 
 
 def _everywhere(number: int, stages: tuple[str, ...], by_s: float) -> Change:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.run.run_directory import specification_digest
-from tests.helpers.forged_runs import RunFolder
+from tests.helpers.forged_folders import RunFolder
 
 PUBLISHERS: Final = "local1/load-pub"
 SUBSCRIBERS: Final = "local1/load-sub"

@@ -17,7 +17,7 @@ from tests.helpers.false_witnesses.lies import (
     renew_digests,
     with_digests,
 )
-from tests.helpers.forged_runs import RunFolder
+from tests.helpers.forged_folders import RunFolder
 
 # --- The manifest --------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from tests.helpers.false_witnesses.lies import (
     register_lie,
     renew_digests,
 )
-from tests.helpers.forged_runs import RunFolder
+from tests.helpers.forged_folders import RunFolder
 
 
 def _renew(change: Change) -> Change:

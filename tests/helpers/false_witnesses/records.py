@@ -16,7 +16,7 @@ from tests.helpers.false_witnesses.lies import (
     register_lie,
     renew_digests,
 )
-from tests.helpers.forged_runs import RunFolder
+from tests.helpers.forged_folders import RunFolder
 
 # --- Sources and fences --------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from tests.helpers.false_witnesses.lies import (
     of_manifest,
     register_lie,
 )
-from tests.helpers.forged_runs import RunFolder
+from tests.helpers.forged_folders import RunFolder
 
 add_lie("hosts_of_one_address_have_two_clocks", clocks(err_ns=500_000), "spec/placement.json")
 

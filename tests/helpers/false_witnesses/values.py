@@ -13,7 +13,7 @@ from tests.helpers.false_witnesses.lies import (
     journal_change,
     renew_digests,
 )
-from tests.helpers.forged_runs import RunFolder
+from tests.helpers.forged_folders import RunFolder
 
 Rows = list[dict[str, Any]]
 

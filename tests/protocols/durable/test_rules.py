@@ -50,7 +50,7 @@ def comes_to_rest() -> bool:
 
 RULES = (
     ("J2", "gap", "lost-is-silent", test_early_release.away_for_too_long, ()),
-    ("J2", "given again", "no-floor", test_stories.given_again, ()),
+    ("J2", "delivered to client again", "no-floor", test_stories.given_again, ()),
     (
         "J7",
         "fed by another",
@@ -58,8 +58,8 @@ RULES = (
         test_returns.test_a_request_of_a_closed_session_is_not_answered,
         (),
     ),
-    ("J8", "live too early", "live-too-early", test_stories.in_small_batches, ()),
-    ("J8", "live too early", "live-from-the-beginning", test_stories.in_small_batches, ()),
+    ("J8", "live early", "live-too-early", test_stories.in_small_batches, ()),
+    ("J8", "live early", "live-from-the-beginning", test_stories.in_small_batches, ()),
     (
         "J5",
         "matches",
@@ -71,7 +71,7 @@ RULES = (
     ("J5", "chopped early", "chopped-before-rows", test_stories.in_small_batches, ()),
     (
         "J9",
-        "acknowledged by nobody",
+        "acknowledged without client",
         "old-session-counts",
         test_returns.test_deliveries_of_a_closed_session_are_not_acknowledged,
         (),
@@ -101,11 +101,11 @@ RULES = (
         test_stories.test_an_unsubscription_releases_its_withheld_publications,
         (),
     ),
-    ("J1, J6", "order of marks", "not-truncated", test_stories.new_beside_an_old_tail, ()),
+    ("J1, J6", "order of positions", "not-truncated", test_stories.new_beside_an_old_tail, ()),
     ("J3, J10", "gap unpromised", "let-go-before-it-is-held", test_moves.out_of_reach, ()),
     (
         "J4",
-        "gap to who is live",
+        "gap to live subscription",
         "live-from-the-beginning",
         test_early_release.away_for_too_long,
         (),

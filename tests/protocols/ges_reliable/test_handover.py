@@ -300,7 +300,7 @@ def a_client_that_moves_is_stored_for_by_the_root_of_its_unit() -> None:
     assert trees.got() == 13
     trees.cluster.unsubscribe(client.name)
     trees.settle()
-    assert not any(trees.stored_for(name) + trees.heirs(name) for name in "rfq")
+    assert not any(trees.stored_for(name) + trees.successors(name) for name in "rfq")
 
 
 def a_client_that_roams_during_a_handover_misses_nothing() -> None:

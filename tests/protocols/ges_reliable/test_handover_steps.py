@@ -21,7 +21,7 @@ from brokerd.protocols.ges_reliable.handover import (
 )
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 
-HERE, HEIR, BEFORE, EARLIER = 1, 2, 3, 4
+HERE, SUCCESSOR, BEFORE, EARLIER = 1, 2, 3, 4
 ENDED = ("c", 1)
 
 
@@ -84,13 +84,13 @@ def test_a_successor_in_another_tree_begins_at_its_own_epoch() -> None:
 @pytest.mark.parametrize("begins_elsewhere", [True, False])
 def test_a_switch_names_the_storage_before_to_every_later_end(begins_elsewhere: bool) -> None:
     start = (70, {"s": 3}) if begins_elsewhere else None
-    local = stored(successor=HEIR, until=9, earlier=[EARLIER], successor_start=start)
+    local = stored(successor=SUCCESSOR, until=9, earlier=[EARLIER], successor_start=start)
     handovers: Any = SimpleNamespace()
     stop, begin, request = Handovers.on_last_receipt(handovers, local)
     assert stop == FetchStop(local)
     assert begin == (FetchStart(local, 70, 70) if begins_elsewhere else FetchStart(local, 9, 0))
     assert isinstance(request, Request)
-    assert (local.storage, local.successor, local.until) == (HEIR, None, None)
+    assert (local.storage, local.successor, local.until) == (SUCCESSOR, None, None)
     assert (local.earlier, local.awaits_handover) == ([EARLIER, HERE], True)
     assert local.received_of == ({"s": 3} if begins_elsewhere else {})
     assert local.successor_start is None
@@ -138,10 +138,12 @@ def ends(local: Any, answer: Any) -> tuple[list[Any], list[Any]]:
 
 
 def test_an_end_is_sent_to_each_storage_that_may_have_the_subscription() -> None:
-    for awaits, heir, before in product((True, False), (None, HEIR), (None, HERE, BEFORE)):
+    for awaits, successor, before in product(
+        (True, False), (None, SUCCESSOR), (None, HERE, BEFORE)
+    ):
         local = stored(awaits_handover=awaits, earlier=[EARLIER, 9])
-        awaited, notified = ends(local, begun(successor=heir, before=before))
-        expected = [HERE] + [HEIR] * (heir is not None) + [BEFORE] * (before == BEFORE)
+        awaited, notified = ends(local, begun(successor=successor, before=before))
+        expected = [HERE] + [SUCCESSOR] * (successor is not None) + [BEFORE] * (before == BEFORE)
         expected += [9] * awaits
         assert sorted(awaited) == sorted(expected)
         assert notified == [each for each in (EARLIER, 9) if each not in expected]
@@ -151,7 +153,7 @@ def test_an_end_is_sent_to_each_storage_that_may_have_the_subscription() -> None
 @pytest.mark.parametrize("values", [{"pending_end": None}, {"storage": None}])
 def test_an_end_that_is_over_or_of_no_storage_is_sent_nowhere(values: dict[str, Any]) -> None:
     local = stored(**values)
-    assert ends(local, begun(successor=HEIR, before=BEFORE)) == ([], [])
+    assert ends(local, begun(successor=SUCCESSOR, before=BEFORE)) == ([], [])
     assert local.pending_end is None
 
 

@@ -53,7 +53,7 @@ def a_client_that_moves_in_a_tree_is_stored_for_in_its_unit() -> None:
     assert trees.got() == 7
     trees.cluster.unsubscribe(client.name)
     trees.settle()
-    assert not any(trees.stored_for(name) + trees.heirs(name) for name in "rfq")
+    assert not any(trees.stored_for(name) + trees.successors(name) for name in "rfq")
 
 
 def a_client_that_moves_on_during_a_handover_misses_nothing() -> None:

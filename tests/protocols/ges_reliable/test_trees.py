@@ -66,7 +66,7 @@ class Trees(Story):
     def stored_for(self, name: str) -> int:
         return len(self.cluster.broker(name).broker.core.storage.registrations)
 
-    def heirs(self, name: str) -> int:
+    def successors(self, name: str) -> int:
         """Return the number of successors that a storage has on record."""
         return len(self.cluster.broker(name).broker.core.storage.registrations.successors())
 

@@ -23,19 +23,19 @@ BUDGET = 60
 SEEN = {
     "silent event": ("I1", "M02-silence-over-unknown", 1),
     "other event": ("I2", "another-number-than-its-publishers", 1),
-    "unborn": ("I3", "silent-behind-an-event", 1),
+    "unassigned tick": ("I3", "silent-behind-an-event", 1),
     "tick reused": ("I4", "ticks-follow-the-clock-alone", 1),
-    "pubend with a hole": ("I4", "no-silence-before-an-event", 1),
+    "pubend with a gap": ("I4", "no-silence-before-an-event", 1),
     "gap": ("I5", "M01-horizon-ignored", 1),
     "final early": ("I6", "M04-done-when-anybody-is", 1),
-    "done early": ("I7", "known-counts-as-acknowledged", 1),
-    "done again less": ("I7", "acknowledgement-decreases", 1),
+    "acknowledged ahead": ("I7", "known-counts-as-acknowledged", 1),
+    "acknowledgement decreased": ("I7", "acknowledgement-decreases", 1),
     "chopped early": ("I8", "chops-all-there-is", 1),
     "curiosity": ("I9", "known-ticks-are-requested", 2),
     "still curious": ("I9", "answer-leaves-curiosity", 2),
-    "asked twice": ("I10", "recent-request-is-repeated", 6),
-    "asked for nobody": ("I10", "request-has-one-tick-more", 1),
-    "unasked": ("I10", "answers-beyond-the-request", 3),
+    "requested twice": ("I10", "recent-request-is-repeated", 6),
+    "requested without need": ("I10", "request-has-one-tick-more", 1),
+    "unrequested": ("I10", "answers-beyond-the-request", 3),
     "acknowledged early": ("I12", "acknowledged-when-assigned", 1),
     "ranges": ("I13", "neighbouring-ranges-stay-apart", 2),
     "liveness": ("I14", "no-ack-is-expected", 1),
@@ -45,10 +45,10 @@ SEEN = {
     "unsettled": ("I16", "stream-settles-on-request-only", 1),
 }
 BY_STORIES = {
-    "way back": "I11",
+    "route back": "I11",
     "joined early": "I12",
-    "begins unknown": "I15",
-    "begins early": "I15",
+    "start unannounced": "I15",
+    "start early": "I15",
 }
 """Invariants of all further pubends; see the stories of joining pubends."""
 ALIKE = {"tick order": "tick reused"}
@@ -131,7 +131,7 @@ def questions_cannot_be_passed_on() -> None:
 )
 def test_nothing_passes_between_peers_of_a_cell_twice(story: Callable[[], None], bug: str) -> None:
     story()
-    with plant([MUTANTS[bug]]), pytest.raises(InvariantViolated, match="way back"):
+    with plant([MUTANTS[bug]]), pytest.raises(InvariantViolated, match="route back"):
         story()
 
 

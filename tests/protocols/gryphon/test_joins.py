@@ -222,10 +222,10 @@ def a_question_is_lost() -> None:
 @pytest.mark.parametrize(
     "bug, rule, story",
     [
-        ("begins-at-the-lowest-answer", "begins early", a_pubend_begins),
-        ("pubend-begins-at-its-clock", "begins early", a_pubend_begins),
-        ("pubend-begins-without-agreement", "begins unknown", a_pubend_begins),
-        ("pubend-begins-after-one-round", "begins early", both_questions_miss_somebody),
+        ("begins-at-the-lowest-answer", "start early", a_pubend_begins),
+        ("pubend-begins-at-its-clock", "start early", a_pubend_begins),
+        ("pubend-begins-without-agreement", "start unannounced", a_pubend_begins),
+        ("pubend-begins-after-one-round", "start early", both_questions_miss_somebody),
         ("answered-before-it-is-written", "joined early", a_broker_crashes_when_it_has_answered),
         ("awaited-streams-are-volatile", None, a_broker_restarts_later),
         ("join-request-is-not-repeated", None, a_question_is_lost),

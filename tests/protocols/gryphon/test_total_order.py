@@ -202,7 +202,7 @@ def rare_events() -> None:
             "assert ",
             partial(an_event_soon_after_others, 50),
         ),
-        ("silence-beyond-the-lease", "unborn", rare_events),
+        ("silence-beyond-the-lease", "unassigned tick", rare_events),
     ],
 )
 def test_bugs_of_silence_assigned_beforehand_are_seen(

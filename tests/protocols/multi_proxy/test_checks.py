@@ -110,9 +110,9 @@ def test_two_owners_may_not_both_have_a_publication_where_that_is_merged() -> No
         ("topic order", [given(1, [6, 5])]),
         ("two owners", [given(1, [5]), given(1, [5], server=OTHER)]),
         ("two owners", [stored(5), stored(6, server=OTHER), stored(7)]),
-        ("done less", [get(3, 4), get(2, 4)]),
-        ("done less", [get(3, 2)]),
-        ("done less", [get(3, 4), follow(TOPIC), get(2, 4)]),
+        ("acknowledgement decreased", [get(3, 4), get(2, 4)]),
+        ("acknowledgement decreased", [get(3, 2)]),
+        ("acknowledgement decreased", [get(3, 4), follow(TOPIC), get(2, 4)]),
     ],
 )
 def test_a_mistake_is_seen(rule: str, said: list[tuple[int, Any]]) -> None:

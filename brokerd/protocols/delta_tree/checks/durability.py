@@ -120,7 +120,7 @@ class DurabilityChecker:
                         memory.missing.pop(change.key, None)
             elif type(effect) is Send:
                 for fault in _faults(broker, core, memory, effect):
-                    raise InvariantViolated("said too early", f"{broker.name} {fault}")
+                    raise InvariantViolated("sent before durable", f"{broker.name} {fault}")
 
     def describe_stale_rows(self, brokers: Sequence[BrokerView]) -> list[str]:
         """Return rows on disk that no live broker routes by, for people.

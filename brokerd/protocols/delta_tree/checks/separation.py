@@ -148,7 +148,7 @@ class SeparationChecker:
         ]
         if wrong:
             raise InvariantViolated(
-                "closed too much",
+                "gate closed needlessly",
                 f"{name} starts without {wrong}, although it was never partitioned from it",
             )
 

@@ -102,10 +102,10 @@ class DurableChecks(GryphonChecks):
     """See ProtocolChecks; rules are those of the core, and of the protocol's document.
 
     - released early: no broker announces a higher released tick than its disk has (J1);
-    - order of marks: released ticks were delivered, and delivered ticks were handed out (J1);
+    - order of positions: released ticks were delivered, and delivered ticks were handed out (J1);
     - released as it was: the cached released tick of a stream equals the recomputed one (J1, J12);
     - lost early: a pubend releases only ticks that all have released, or that are old (J3, J10);
-    - gap to who is live: only subscribers in catch-up receive gaps, but for lost state (J4);
+    - gap to live subscription: only subscribers in catch-up receive gaps, but for lost state (J4);
     - policy in force: a changed policy of early release is durable before it is in force;
     - hold passed: no pubend releases events that it holds for a moved subscription (J13);
     - committed early: a commit is durable before its client is notified (J9);
@@ -275,7 +275,7 @@ class DurableChecks(GryphonChecks):
         for hosted in core.hosted.values():
             if not hosted.log.last_tick <= hosted.position >= hosted.delivered:
                 raise InvariantViolated(
-                    "order of marks",
+                    "order of positions",
                     f"{broker.name}, {tuple(hosted.identity)}: written to {hosted.log.last_tick}, "
                     f"committed to {hosted.delivered}, handed out to {hosted.position}",
                 )
@@ -382,7 +382,7 @@ def _check_gap(broker: BrokerView, client: ClientId, gap: Gap) -> None:
             subject = (
                 f"{broker.name} announces {gap} to {client}, which is live from {lane.floor} on"
             )
-            raise InvariantViolated("gap to who is live", subject)
+            raise InvariantViolated("gap to live subscription", subject)
 
 
 def _check_silence(broker: BrokerView, event: Event, answer: Fetched | NothingFetched) -> None:

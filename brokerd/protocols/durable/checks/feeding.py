@@ -22,10 +22,11 @@ _Had = dict[tuple[int, StreamId], int]
 class FeedingChecks(ProtocolChecks):
     """See ProtocolChecks.
 
-    - given again: on a session nothing is delivered, or reported lost, that the client has (J2);
+    - delivered to client again: on a session nothing is delivered, or reported lost, that the
+      client has (J2);
     - fed by another: an attached subscription has one stream, its own or the common one, and
       others have none (J7);
-    - live too early: a subscription that becomes live has all that the others have (J8).
+    - live early: a subscription that becomes live has all that the others have (J8).
 
     At the end no subscription catches up, and everything is durable (J12).
     """
@@ -75,7 +76,7 @@ class FeedingChecks(ProtocolChecks):
                     behind[key] = hosted[stream].position
                 elif (then := behind.pop(key, 0)) > lane.floor and mode is Mode.LIVE:
                     subject = f"{_lane_name(broker, lane)} is live behind {lane.floor}"
-                    raise InvariantViolated("live too early", f"{subject}, the others had {then}")
+                    raise InvariantViolated("live early", f"{subject}, the others had {then}")
 
     def list_pending(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks: a live client without events receives the position of a stream."""
@@ -134,7 +135,8 @@ def _check_given(subject: str, item: Deliveries | Gap, had: _Had) -> None:
         before = had.get((number, stream), 0)
         if first <= before:
             raise InvariantViolated(
-                "given again", f"{subject}/{number}: {first} of {tuple(stream)}, which has {before}"
+                "delivered to client again",
+                f"{subject}/{number}: {first} of {tuple(stream)}, which has {before}",
             )
         had[number, stream] = last
 

@@ -47,8 +47,8 @@ _Lane = tuple[int, ClientId, int, StreamId]
 class AcknowledgementChecks(ProtocolChecks):
     """See ProtocolChecks.
 
-    - acknowledged by nobody: a position here is no higher than the client's acknowledgements here
-      (J9).
+    - acknowledged without client: a position here is no higher than the client's acknowledgements
+      here (J9).
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -103,7 +103,7 @@ class AcknowledgementChecks(ProtocolChecks):
                 if acknowledged > last_stated:
                     subject = f"{broker.name}: {local.client}/{local.number} in {tuple(stream)} has"
                     raise InvariantViolated(
-                        "acknowledged by nobody",
+                        "acknowledged without client",
                         f"{subject} {acknowledged}, but announces {last_stated}",
                     )
 

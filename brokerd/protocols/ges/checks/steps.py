@@ -145,7 +145,7 @@ def check_client_counts(brokers: Sequence[BrokerView]) -> None:
                     f"{brokers[number].name} assumes {clients} clients at {brokers[peer].name}"
                 )
                 raise InvariantViolated(
-                    "clients known", f"{subject}: {cores[peer].units.hints._announced}"
+                    "client counts", f"{subject}: {cores[peer].units.hints._announced}"
                 )
 
 

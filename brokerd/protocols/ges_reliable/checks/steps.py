@@ -9,7 +9,7 @@ The places that check the invariants of the protocol's design, by the names of t
     13   counts, collected only at 0        here: released early; `test_trees.py`: intake
     14   exactly once over all roams        deliveries: `judge`; oracle: `judge_end`
     15   nothing before or after            deliveries: `judge` (ended)
-    17   a single successor, without one    here: heirs
+    17   a single successor, without one    here: successors
     19   all arrives, all is released       swarm: liveness, queued publications
     18   one storage, one parent            `test_trees.py`: of every broker
     20   brokers store nothing              here: stateless
@@ -31,7 +31,7 @@ from brokerd.protocols.ges.units import hierarchy_from
 from brokerd.protocols.ges_reliable.definition import root_of
 from brokerd.protocols.ges_reliable.epochs import EpochLog, read_record
 from brokerd.protocols.ges_reliable.messages import Events
-from brokerd.protocols.ges_reliable.state import HEIRS, REGISTERED
+from brokerd.protocols.ges_reliable.state import REGISTERED, SUCCESSORS
 from brokerd.protocols.interface import (
     Append,
     Chop,
@@ -117,7 +117,7 @@ class GesReliableChecks(ProtocolChecks):
         core: Any = broker.core
         if core.storage is not None and core.storage.log.is_read:
             _check_released(broker, core.storage)
-            _check_heirs(broker, brokers)
+            _check_successors(broker, brokers)
 
     def check_settled(self, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks."""
@@ -128,7 +128,7 @@ class GesReliableChecks(ProtocolChecks):
         key = f"{client}/{message.number}"
         for storage in self.world.brokers():
             rows = storage.on_disk()
-            if key in rows.get(REGISTERED, {}) or key in rows.get(HEIRS, {}):
+            if key in rows.get(REGISTERED, {}) or key in rows.get(SUCCESSORS, {}):
                 return
             if self._awaits_restatement(broker, storage.number):
                 return
@@ -178,7 +178,7 @@ def _check_kept(broker: BrokerView, effect: Effect) -> None:
         raise InvariantViolated("stateless", f"{broker.name} keeps {effect}"[:300])
 
 
-def _check_heirs(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
+def _check_successors(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
     """Check that a subscription has at most one successor, which has no successor itself.
 
     Except if one of the two has it from an earlier attachment, and was to hand it over to the
@@ -188,14 +188,16 @@ def _check_heirs(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
     storages = {number: core.storage for number, core in cores.items()}
     for key, known in storages[broker.number].registrations.subscriptions().items():
         successor = storages.get(known.successor)
-        at_heir = (
+        at_successor = (
             successor.registrations.subscriptions().get(key) if successor is not None else None
         )
-        if at_heir is None or at_heir.successor is None:
+        if at_successor is None or at_successor.successor is None:
             continue
-        if at_heir.successor != broker.number or at_heir.generation == known.generation:
-            subject = f"{key}, about to resume at {known.successor}, resumes at {at_heir.successor}"
-            raise InvariantViolated("heirs", f"{broker.name}: {subject}")
+        if at_successor.successor != broker.number or at_successor.generation == known.generation:
+            subject = (
+                f"{key}, about to resume at {known.successor}, resumes at {at_successor.successor}"
+            )
+            raise InvariantViolated("successors", f"{broker.name}: {subject}")
 
 
 def _check_released(broker: BrokerView, storage: Any) -> None:

@@ -32,8 +32,8 @@ class JoinChecks(ProtocolChecks):
     """See ProtocolChecks; the names of rules stand in the protocol's document.
 
     - joined early: a broker that announces that it waits for a pubend has that on disk (I12);
-    - begins unknown: a pubend assigns ticks when all brokers with clients wait for it (I15);
-    - begins early: these ticks lie behind all earlier deliveries to their clients (I15).
+    - start unannounced: a pubend assigns ticks when all brokers with clients wait for it (I15);
+    - start early: these ticks lie behind all earlier deliveries to their clients (I15).
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -94,11 +94,11 @@ class JoinChecks(ProtocolChecks):
         for host in self._hosts if stream not in self._begun else ():
             before = self._before.get((host, _key(stream)))
             if before is None:
-                raise InvariantViolated("begins unknown", f"{subject}, {host} does not wait for it")
-            if before >= first:
                 raise InvariantViolated(
-                    "begins early", f"{subject}, {host} has handed out {before}"
+                    "start unannounced", f"{subject}, {host} does not wait for it"
                 )
+            if before >= first:
+                raise InvariantViolated("start early", f"{subject}, {host} has handed out {before}")
         self._begun[stream] = None
 
     def _check_answer(self, broker: BrokerView, answer: Joined) -> None:

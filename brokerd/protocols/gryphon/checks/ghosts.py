@@ -105,7 +105,7 @@ class GhostChecks(ProtocolChecks):
     - silent event: no broker has or sends silence at the tick of an event that a subscription below
       wants and has not acknowledged (I1);
     - other event: an event is equal everywhere to the event on disk (I2);
-    - unborn: no broker has knowledge behind a pubend's last event on disk (I3);
+    - unassigned tick: no broker has knowledge behind a pubend's last event on disk (I3);
     - tick order, tick reused: a pubend's ticks increase, through restarts (I4);
     - final early: no broker makes an event final before all cells below have acknowledged (I6);
     - acknowledged early: only durable publications are acknowledged to a publisher (I12);
@@ -336,7 +336,7 @@ class GhostChecks(ProtocolChecks):
 
     def _unborn(self, subject: str, identity: StreamId, tick: int) -> InvariantViolated:
         last = max(self._logs.get(identity, _NOTHING).last, self._reserved.get(identity.broker, 0))
-        return InvariantViolated("unborn", f"{subject} has {tick}, after {last}")
+        return InvariantViolated("unassigned tick", f"{subject} has {tick}, after {last}")
 
     def _check_stated(self, broker: BrokerView, peer: Peer, message: object) -> None:
         if type(message) is Events and isinstance(peer, int):

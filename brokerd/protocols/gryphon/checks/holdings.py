@@ -46,7 +46,7 @@ _Counted = tuple[list[PublicationRun], int, int]
 class HoldingChecks(ProtocolChecks):
     """See ProtocolChecks; the names of rules stand in the protocol's document.
 
-    - pubend with a hole: at the pubend a stream has no gap up to its end (I4);
+    - pubend with a gap: at the pubend a stream has no gap up to its end (I4);
     - chopped early: a log keeps every record that a broker may lack (I8);
     - still curious: no request names ticks with knowledge while the window has room (I9);
     - retained: no event is retained that all below have acknowledged, and counts are exact (I16);
@@ -89,7 +89,7 @@ class HoldingChecks(ProtocolChecks):
         known = knowledge.known
         if stream.upstream is None and len(known) > 1:
             subject = f"{_describe(broker, identity)}: {[*known]}"
-            raise InvariantViolated("pubend with a hole", subject[:300])
+            raise InvariantViolated("pubend with a gap", subject[:300])
         self._check_retained(broker, stream)
         done = min(self._list_acks(broker, stream), default=knowledge.final)
         if done > knowledge.final:

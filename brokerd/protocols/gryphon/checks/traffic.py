@@ -59,13 +59,15 @@ class _Untaken:
 class TrafficChecks(ProtocolChecks):
     """See ProtocolChecks; the names of rules stand in the protocol's document.
 
-    - unasked: no answer is sent without a request;
+    - unrequested: no answer is sent without a request;
     - window: a neighbour with a full window receives no further answers, and no first transmissions
       beyond several windows;
-    - asked twice: no request is repeated within a while (I10);
-    - asked for nobody: every request serves a neighbour's request or a gap of clients here (I10);
-    - way back: no event returns to the cell of arrival, so none goes sideways twice (I11);
-    - done early, done again less: acks for a cell follow received acks, and never decrease (I7).
+    - requested twice: no request is repeated within a while (I10);
+    - requested without need: every request serves a neighbour's request or a gap of
+      clients here (I10);
+    - route back: no event returns to the cell of arrival, so none goes sideways twice (I11);
+    - acknowledged ahead, acknowledgement decreased: acks for a cell follow received acks, and never
+      decrease (I7).
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -158,7 +160,7 @@ class TrafficChecks(ProtocolChecks):
         for start, end in ranges:
             if again and (rest := wanted.gaps(start, end)):
                 subject = f"{broker.name} to {peer}"
-                raise InvariantViolated("unasked", f"{subject}: {rest} of [{start}, {end})")
+                raise InvariantViolated("unrequested", f"{subject}: {rest} of [{start}, {end})")
 
     def _record_window(self, broker: BrokerView, event: Event) -> None:
         if type(event) is SessionEstablished and isinstance(event.peer, int):
@@ -231,9 +233,9 @@ class TrafficChecks(ProtocolChecks):
         for ranges in rows:
             for start, end in ranges:
                 if twice := lately.within(start, end):
-                    raise InvariantViolated("asked twice", f"{subject}: {twice}")
+                    raise InvariantViolated("requested twice", f"{subject}: {twice}")
                 if idle := needed.gaps(start, end):
-                    raise InvariantViolated("asked for nobody", f"{subject}: {idle}")
+                    raise InvariantViolated("requested without need", f"{subject}: {idle}")
             traffic.requested.append((now_ns + self._forgotten_ns, ranges))
 
     def _list_needed(self, traffic: _StreamTraffic, stream: Stream) -> Iterator[Range]:
@@ -255,7 +257,7 @@ class TrafficChecks(ProtocolChecks):
             is_back = type(received) in (Nack, AckExpected)
         if is_back:
             subject = f"{broker.name} received {received} from {sender}, and sends it to {peer}"
-            raise InvariantViolated("way back", subject[:300])
+            raise InvariantViolated("route back", subject[:300])
 
     # ------------------------------------------------------------ acks
 
@@ -267,11 +269,11 @@ class TrafficChecks(ProtocolChecks):
             is_own = message.cell == self._cells[broker.number]
             known = stream.knowledge.final if is_own else stream.acknowledged_by(message.cell)
             if through > known:
-                raise InvariantViolated("done early", f"{subject}, but has {known}")
+                raise InvariantViolated("acknowledged ahead", f"{subject}, but has {known}")
             done = self._traffic_of(broker, identity).done
             before = done.get((peer, message.cell), 0)
             if through < before:
-                raise InvariantViolated("done again less", f"{subject} after {before}")
+                raise InvariantViolated("acknowledgement decreased", f"{subject} after {before}")
             done[peer, message.cell] = through
 
 

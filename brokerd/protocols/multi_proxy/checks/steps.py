@@ -10,7 +10,7 @@ The places that check the invariants of the protocol's design, by the names of t
     7    put once              here: put twice
     8    one owner             here: two owners
     9    positions stay        here: position reused
-    13   positions only grow   here: done less
+    13   positions only grow   here: acknowledgement decreased
     14   order in a topic      here: topic order
     16   started means followed here: started early (a server of each topic has it on disk, or
                                 waits for the topics of the access broker after a loss)
@@ -245,7 +245,7 @@ class MultiProxyChecks(ProtocolChecks):
             before = self._done.get(key, 0)
             if wanted.done < before or wanted.after < wanted.done:
                 subject = f"{broker.name} acknowledged {wanted.done} of topic {wanted.topic}"
-                raise InvariantViolated("done less", f"{subject}, after {before}")
+                raise InvariantViolated("acknowledgement decreased", f"{subject}, after {before}")
             self._done[key] = wanted.done
 
     def _forget_positions(self, broker: BrokerView) -> None:
