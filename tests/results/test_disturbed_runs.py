@@ -19,10 +19,11 @@ from results.witnesses.incarnations import _check_processes, _find_restarts
 from results.witnesses.load_seconds import least_quantile
 from results.witnesses.manifest import _check_headline, _check_journal, _check_roles
 from results.witnesses.process_ends import _about_files
+from results.witnesses.rows import LaneRows
 from results.witnesses.service import _check_client_fault, _check_clients, _check_totals
 from results.witnesses.sessions import _check_beginnings, _check_between, _check_counters
 from results.witnesses.shapes import doubts_about_shapes
-from results.witnesses.summary import _check_files
+from results.witnesses.summary import _check_files, _check_positions, _check_redeliveries
 
 SECOND = 10**9
 CLOCK: Any = SimpleNamespace(to_timeline=lambda ns, host: ns, error_ns=lambda one, other: 0)
@@ -153,6 +154,47 @@ def test_a_session_has_two_ends_if_both_brokers_had_time_to_log_it(
         document=lambda name: {}, phase_ns=lambda name: None,
     )  # fmt: skip
     assert len([*_check_between(folder, one, other)]) == doubts
+
+
+CONSUMING = {
+    "protocol": "delta_tree",
+    "subscribers": [{"at": "c1"}, {"at": "c1", "acknowledge": "auto", "own_process": True}],
+}
+
+
+@pytest.mark.parametrize("n, doubts", [(7, 0), (12, 1), (6, 1)])
+def test_deliveries_to_consumers_have_no_positions(tmp_path: Path, n: int, doubts: int) -> None:
+    lines = "".join(
+        json.dumps({"sub_id": f"c1-sub-{k}/1", "subscriber": f"c1-sub-{k}"}) + "\n" for k in (1, 2)
+    )
+    positions = json.dumps({"rows": n})
+    files = {"load/subscriptions.jsonl": lines, "load/positions.rec.json": positions}
+    folder = run_folder(tmp_path, "complete", files)
+    folder._read["spec/workload.toml"] = CONSUMING
+    process = ProcessFolder(folder, "h", "load", tmp_path / "raw" / "h" / "load")
+    lanes = {
+        ("c1-sub-1/1", "c1/0", 1): LaneRows(data=5, fences=2),
+        ("c1-sub-2/1", "c1/0", 1): LaneRows(data=3, fences=2, again=1),
+    }
+    rows: Any = SimpleNamespace(
+        misplaced={}, delivered={"raw/h/load": 13}, whole={"raw/h/load"}, lanes=lanes
+    )
+    assert len([*_check_positions(folder, process, rows)]) == doubts
+
+
+@pytest.mark.parametrize("client, n_sessions, doubts", [
+    ("c1-sub-1", 2, 1), ("c1-sub-2", 1, 1), ("c1-sub-2", 2, 0),
+])  # fmt: skip
+def test_only_a_consumer_that_lost_a_session_is_given_deliveries_again(
+    tmp_path: Path, client: str, n_sessions: int, doubts: int
+) -> None:
+    folder = run_folder(tmp_path, "complete", {})
+    folder._read["spec/workload.toml"] = CONSUMING
+    changes = ("up", "down") * n_sessions
+    lines = tuple((at, event, "c1") for at, event in enumerate(changes))
+    folder.__dict__["session_lines"] = {client: lines}
+    rows: Any = SimpleNamespace(lanes={(f"{client}/1", "c1/0", 1): LaneRows(again=1)})
+    assert len([*_check_redeliveries(folder, rows)]) == doubts
 
 
 # --- Runs that broke off --------------------------------------------------------------------
