@@ -355,6 +355,11 @@ def _check_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
                 yield differ(
                     name, FAULTS, f"verb of {row['fault_id']}", line.get("verb"), row["verb"]
                 )
+            # An end of a link stops its output, and a broker both input and output.
+            direction = "out" if line.get("peer") else "both"
+            if line.get("direction", direction) != direction:
+                subject = f"direction of {line.get('fault_id')}"
+                yield differ(name, name, subject, line["direction"], direction)
 
 
 def _find_parameters(folder: RunFolder) -> str | None:

@@ -425,6 +425,18 @@ class RunFolder:
         return found
 
     @cached_property
+    def consumers(self) -> frozenset[str]:
+        """The subscribers that commit at their broker, and have no places in streams."""
+        found: list[str] = []
+        counts: dict[str, int] = {}
+        for entry in self.workload.get("subscribers", ()):
+            places = [entry["at"]] if isinstance(entry["at"], str) else entry["at"]
+            for broker in (b for b in places for _ in range(entry.get("count", 1))):
+                counts[broker] = counts.get(broker, 0) + 1
+                found += [f"{broker}-sub-{counts[broker]}"] * bool(entry.get("acknowledge"))
+        return frozenset(found)
+
+    @cached_property
     def session_lines(self) -> Mapping[str, tuple[tuple[int, str, str], ...]]:
         """Time, event and broker of each line of `sessions.jsonl`, by client, in order."""
         found: dict[str, list[tuple[int, str, str]]] = {}

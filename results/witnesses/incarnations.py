@@ -28,6 +28,7 @@ def doubts_about_incarnations(folder: RunFolder) -> Iterator[str]:
         yield from _check_order(folder, broker, found)
         if folder.rolling_ns is None:
             yield from _check_lives(folder, broker, found)
+            yield from _check_processes(folder, broker)
 
 
 Session = tuple[int, int, str, str]
@@ -81,6 +82,19 @@ def _check_lives(folder: RunFolder, broker: str, found: list[Session]) -> Iterat
             if session[1] != own[0][1]:
                 yield differ(name, own[0][3], f"incarnation of {broker}", session[1], own[0][1])
                 return
+
+
+def _check_processes(folder: RunFolder, broker: str) -> Iterator[str]:
+    """Yield restarts that were observed as a process that no restart had started."""
+    pids: dict[str, dict[str, object]] = {"applied": {}, "observed": {}}
+    for line in folder.lines(FAULT_JOURNAL):
+        if (line.get("verb"), line.get("target")) == ("restart", broker):
+            evidence = line.get("evidence") or {}
+            pids.setdefault(str(line.get("stage")), {})[line["fault_id"]] = evidence.get("pid")
+    started = pids["applied"]
+    for fault, pid in pids["observed"].items():
+        if pid not in started.values() and started.get(fault) is not None:
+            yield differ(FAULT_JOURNAL, FAULT_JOURNAL, f"pid of {fault}", pid, started[fault])
 
 
 def _find_restored(folder: RunFolder, broker: str) -> list[int]:

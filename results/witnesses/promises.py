@@ -43,7 +43,7 @@ def promises_of(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Pro
     Subscribers that commit at their broker may receive uncommitted publications again, marked,
     under any protocol.
     """
-    promises, entries = _protocol_promises(workload, topology), workload.get("subscribers")
+    promises, entries = protocol_promises(workload, topology), workload.get("subscribers")
     if isinstance(entries, list) and any(
         isinstance(entry, Mapping) and entry.get("acknowledge") for entry in entries
     ):
@@ -51,7 +51,8 @@ def promises_of(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Pro
     return promises
 
 
-def _protocol_promises(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Promises:
+def protocol_promises(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Promises:
+    """Return the promises of the protocol for all subscribers."""
     running, absence_ns = find_running_protocol(workload, topology), 0
     if running is not None:
         promised = running.promises()
@@ -81,7 +82,7 @@ def doubts_about_promises(folder: RunFolder) -> Iterator[str]:
         if folder.is_witnessed and (folder.is_of_processes or folder.has("spec/cli.json")):
             yield doubt("missing_line", file=MANIFEST, what="promises", other=WORKLOAD)
         return
-    wanted = _protocol_promises(folder.workload, folder.topology)
+    wanted = protocol_promises(folder.workload, folder.topology)
     running = read_running_protocol(folder)
     named = {
         "order": wanted.order,

@@ -24,11 +24,12 @@ from results.witnesses.folder import (
 )
 
 _COUNTED = (
-    ("sessions_established", "session_established", False),
-    ("sessions_lost", "session_lost", False),
-    ("broker_sessions_lost", "session_lost", True),
+    ("sessions_established", "session_established", False, ""),
+    ("sessions_lost", "session_lost", False, ""),
+    ("broker_sessions_lost", "session_lost", True, ""),
+    ("sessions_silent", "session_lost", False, "silent"),
 )
-"""Counters, with the events that they count, and whether only those of brokers."""
+"""Counters, with the events that they count, whether only those of brokers, and the reason."""
 _STOPS = ("restart", *KILLING_VERBS, *STANDING_VERBS)
 _AROUND_NS = 5_000_000_000
 """Faults of links and machines end sessions for some time after the heal."""
@@ -80,11 +81,13 @@ def _check_counters(
     """
     begun = [line["t_ns"] for line in events if line.get("event") == "run_begun"]
     lines = process.lines("stats.jsonl")
-    for counter, event, is_of_brokers in _COUNTED:
+    for counter, event, is_of_brokers, reason in _COUNTED:
         times = [
             line["t_ns"]
             for line in events
-            if line.get("event") == event and (not is_of_brokers or line.get("peer") in brokers)
+            if line.get("event") == event
+            and (not is_of_brokers or line.get("peer") in brokers)
+            and (not reason or line.get("reason") == reason)
         ]
         earlier: list[Line] = [{"t_ns": 0, counter: 0}]
         for before, after in pairwise([*earlier, *lines]):

@@ -21,7 +21,7 @@ from results.witnesses.folder import (
 )
 from results.witnesses.load_seconds import check_life, check_seconds
 from results.witnesses.online import check_online
-from results.witnesses.promises import promises_of
+from results.witnesses.promises import protocol_promises
 from results.witnesses.rows import Rows
 
 _SLACK_NS = 50_000_000
@@ -47,7 +47,7 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield from _check_answers(process, rows)
         if process.has("positions.rec") and folder.is_of_processes and not folder.is_foreign:
             yield from _check_streams(folder, process)
-            yield from _check_positions(process, rows)
+            yield from _check_positions(folder, process, rows)
         if process.is_load and not folder.is_simulated:
             yield from _check_files(folder, process)
             yield from _check_clients(process)
@@ -73,13 +73,20 @@ def _check_answers(process: ProcessFolder, rows: Rows) -> Iterator[str]:
 
 
 def _check_redeliveries(folder: RunFolder, rows: Rows) -> Iterator[str]:
-    """Yield deliveries that are marked as given again by a protocol that never does."""
-    if folder.is_foreign or promises_of(folder.workload, folder.topology).redelivers:
+    """Yield deliveries that are marked as given again, and that nobody may have been given again.
+
+    Any protocol gives deliveries again to a consumer that has lost a session with a broker.
+    """
+    if folder.is_foreign or protocol_promises(folder.workload, folder.topology).redelivers:
         return
     for (subscription, source, _), lane in sorted(rows.lanes.items()):
-        if lane.again:
+        client = subscription.partition("/")[0]
+        lines = folder.session_lines.get(client, ())
+        is_back = sum(event == "up" for _, event, _ in lines) > 1 or not lines
+        if lane.again and not (client in folder.consumers and is_back):
             subject = f"deliveries given again to {subscription} of {source}"
-            yield differ("deliveries.rec", TOPOLOGY, subject, lane.again, "no redelivery")
+            other = "sessions.jsonl" if client in folder.consumers else TOPOLOGY
+            yield differ("deliveries.rec", other, subject, lane.again, "no redelivery")
             return
 
 
@@ -125,15 +132,24 @@ def _check_streams(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
             return
 
 
-def _check_positions(process: ProcessFolder, rows: Rows) -> Iterator[str]:
-    """Yield files of positions that do not follow the deliveries one by one."""
+def _check_positions(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
+    """Yield files of positions that do not follow the deliveries one by one.
+
+    Deliveries to consumers have no positions.
+    """
     records = f"{process.place}/deliveries.rec"
     if n := rows.misplaced.get(process.place):
         yield differ(f"{process.place}/positions.rec", records, "deliveries of positions", n, 0)
     found = process.document("positions.rec.json").get("rows")
     wanted = rows.delivered.get(process.place)
-    own = {str(line["sub_id"]) for line in process.lines("subscriptions.jsonl")}
-    is_again = any(of.again for lane, of in rows.lanes.items() if lane[0] in own)
+    own = {
+        str(line["sub_id"]): str(line["subscriber"]) in folder.consumers
+        for line in process.lines("subscriptions.jsonl")
+    }
+    lanes = [(own[lane[0]], of) for lane, of in rows.lanes.items() if lane[0] in own]
+    if wanted is not None:
+        wanted -= sum(of.data + of.fences + of.again for is_consumer, of in lanes if is_consumer)
+    is_again = any(of.again for is_consumer, of in lanes if not is_consumer)
     if process.place in rows.whole and not is_again and found != wanted:
         yield differ(
             f"{process.place}/positions.rec", records, "positions", found, wanted

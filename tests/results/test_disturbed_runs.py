@@ -1,5 +1,6 @@
 """Tests of honest runs with slow machines and ended processes: no two files contradict."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,18 +11,19 @@ import pytest
 from results.reference.history import PublisherLog
 from results.reference.rule import _strangers
 from results.witnesses import RunFolder
-from results.witnesses.brokers import doubts_about_brokers
+from results.witnesses.brokers import _check_events, doubts_about_brokers
 from results.witnesses.faults import _check_recovery
 from results.witnesses.figures import _check_lateness
 from results.witnesses.folder import ProcessFolder
-from results.witnesses.incarnations import _find_restarts
+from results.witnesses.incarnations import _check_processes, _find_restarts
 from results.witnesses.load_seconds import least_quantile
 from results.witnesses.manifest import _check_headline, _check_journal, _check_roles
 from results.witnesses.process_ends import _about_files
-from results.witnesses.service import _check_clients, _check_totals
-from results.witnesses.sessions import _check_beginnings, _check_between
+from results.witnesses.rows import LaneRows
+from results.witnesses.service import _check_client_fault, _check_clients, _check_totals
+from results.witnesses.sessions import _check_beginnings, _check_between, _check_counters
 from results.witnesses.shapes import doubts_about_shapes
-from results.witnesses.summary import _check_files
+from results.witnesses.summary import _check_files, _check_positions, _check_redeliveries
 
 SECOND = 10**9
 CLOCK: Any = SimpleNamespace(to_timeline=lambda ns, host: ns, error_ns=lambda one, other: 0)
@@ -69,7 +71,8 @@ def test_the_lateness_of_a_headline_is_that_of_publications_of_the_measure_phase
 
 @pytest.mark.parametrize("protocol, lost, received, doubts", [
     ("delta_tree", 0, 20, 0), ("delta_tree", 0, 15, 1), ("delta_tree", 1, 15, 0),
-    ("delta_tree", 1, 9, 1), ("delta_tree", 1, 21, 1),
+    ("delta_tree", 1, 9, 1), ("delta_tree", 1, 21, 1), ("delta_tree", 1, 14, 1),
+    ("best_effort", 1, 14, 0), ("best_effort", 1, 9, 1),
     ("ges_reliable", 0, 10, 0), ("ges_reliable", 0, 15, 0), ("ges_reliable", 0, 9, 1),
 ])  # fmt: skip
 def test_publications_may_be_lost_with_a_session_and_sent_again_to_a_slow_storage(
@@ -86,7 +89,7 @@ def test_publications_may_be_lost_with_a_session_and_sent_again_to_a_slow_storag
         line["messages_carried"] = 0
     last = line | {
         "publications_received": received, "publications_forwarded": 10,
-        "broker_sessions_lost": lost,
+        "broker_sessions_lost": lost, "resent_publications": 5,
     }  # fmt: skip
     broker: Any = SimpleNamespace(lines=lambda name: [line, last], host="h", name="b")
     folder.processes = [broker]
@@ -151,6 +154,47 @@ def test_a_session_has_two_ends_if_both_brokers_had_time_to_log_it(
         document=lambda name: {}, phase_ns=lambda name: None,
     )  # fmt: skip
     assert len([*_check_between(folder, one, other)]) == doubts
+
+
+CONSUMING = {
+    "protocol": "delta_tree",
+    "subscribers": [{"at": "c1"}, {"at": "c1", "acknowledge": "auto", "own_process": True}],
+}
+
+
+@pytest.mark.parametrize("n, doubts", [(7, 0), (12, 1), (6, 1)])
+def test_deliveries_to_consumers_have_no_positions(tmp_path: Path, n: int, doubts: int) -> None:
+    lines = "".join(
+        json.dumps({"sub_id": f"c1-sub-{k}/1", "subscriber": f"c1-sub-{k}"}) + "\n" for k in (1, 2)
+    )
+    positions = json.dumps({"rows": n})
+    files = {"load/subscriptions.jsonl": lines, "load/positions.rec.json": positions}
+    folder = run_folder(tmp_path, "complete", files)
+    folder._read["spec/workload.toml"] = CONSUMING
+    process = ProcessFolder(folder, "h", "load", tmp_path / "raw" / "h" / "load")
+    lanes = {
+        ("c1-sub-1/1", "c1/0", 1): LaneRows(data=5, fences=2),
+        ("c1-sub-2/1", "c1/0", 1): LaneRows(data=3, fences=2, again=1),
+    }
+    rows: Any = SimpleNamespace(
+        misplaced={}, delivered={"raw/h/load": 13}, whole={"raw/h/load"}, lanes=lanes
+    )
+    assert len([*_check_positions(folder, process, rows)]) == doubts
+
+
+@pytest.mark.parametrize("client, n_sessions, doubts", [
+    ("c1-sub-1", 2, 1), ("c1-sub-2", 1, 1), ("c1-sub-2", 2, 0),
+])  # fmt: skip
+def test_only_a_consumer_that_lost_a_session_is_given_deliveries_again(
+    tmp_path: Path, client: str, n_sessions: int, doubts: int
+) -> None:
+    folder = run_folder(tmp_path, "complete", {})
+    folder._read["spec/workload.toml"] = CONSUMING
+    changes = ("up", "down") * n_sessions
+    lines = tuple((at, event, "c1") for at, event in enumerate(changes))
+    folder.__dict__["session_lines"] = {client: lines}
+    rows: Any = SimpleNamespace(lanes={(f"{client}/1", "c1/0", 1): LaneRows(again=1)})
+    assert len([*_check_redeliveries(folder, rows)]) == doubts
 
 
 # --- Runs that broke off --------------------------------------------------------------------
@@ -300,3 +344,63 @@ def test_the_incarnation_of_a_later_process_is_not_that_of_the_first(
         fault_rows=[row], origin_ns=1, document=lambda name: {}, lines=lambda name: lines
     )
     assert _find_restarts(folder, "c1") == [(4, incarnation, "r1")]
+
+
+@pytest.mark.parametrize("seen_pid, doubts", [(61, 0), (64, 0), (7, 1)])
+def test_a_restart_is_observed_as_a_process_that_a_restart_started(
+    seen_pid: int, doubts: int
+) -> None:
+    lines = [
+        {"fault_id": fault, "verb": "restart", "target": "c1", "stage": stage,
+         "evidence": {"pid": pid}}
+        for fault, stage, pid in (
+            ("r1", "applied", 61), ("r2", "applied", 64), ("r1", "observed", seen_pid),
+            ("r2", "observed", 64),
+        )
+    ]  # fmt: skip
+    folder: Any = SimpleNamespace(lines=lambda name: lines)
+    assert len([*_check_processes(folder, "c1")]) == doubts
+
+
+@pytest.mark.parametrize("verb, healed_ns, doubts", [
+    ("client-crash", 21, 0), ("client-crash", 22, 1), ("client-disconnect", 21, 1),
+])  # fmt: skip
+def test_a_client_may_be_back_before_its_last_kill_was_due(
+    verb: str, healed_ns: int, doubts: int
+) -> None:
+    row = {
+        "fault_id": "f", "verb": verb, "target": "c1-sub-1", "t_requested_ns": SECOND,
+        "t_observed_ns": 2 * SECOND, "t_healed_ns": healed_ns * SECOND,
+        "t_recovered_ns": 21 * SECOND,
+    }  # fmt: skip
+    lines = [(0, "up", "c1"), (2 * SECOND, "down", "c1"), (13 * SECOND, "up", "c1")]
+    folder: Any = SimpleNamespace(session_lines={"c1-sub-1": lines}, origin_ns=0, timeline=CLOCK)
+    assert len([*_check_client_fault(folder, row)]) == doubts
+
+
+@pytest.mark.parametrize("reason, doubts", [("silent", 0), ("closed_by_peer", 1)])
+def test_a_broker_counts_sessions_that_ended_in_silence(reason: str, doubts: int) -> None:
+    events = [
+        {"t_ns": 0, "event": "run_begun"},
+        {"t_ns": 3, "event": "session_lost", "peer": "b2", "reason": reason},
+    ]
+    stats = [{"t_ns": at, "sessions_silent": n} for at, n in ((2, 0), (4, 1))]
+    process: Any = SimpleNamespace(place="raw/h/b1", lines=lambda name: stats)
+    assert len([*_check_counters(process, events, {"b1", "b2"})]) == doubts
+
+
+@pytest.mark.parametrize("peer, direction, doubts", [
+    ("", "both", 0), ("", "in", 1), ("c2", "out", 0), ("c2", "both", 1),
+])  # fmt: skip
+def test_a_broker_logs_the_direction_of_a_fault_of_its_target(
+    tmp_path: Path, peer: str, direction: str, doubts: int
+) -> None:
+    event = {
+        "t_ns": 1, "event": "fault_applied", "fault_id": "f", "verb": "delay", "peer": peer,
+        "direction": direction,
+    }  # fmt: skip
+    folder = run_folder(tmp_path, "partial", {"c1/events.jsonl": json.dumps(event) + "\n"})
+    folder._read["faults/faults.jsonl"] = [{"fault_id": "f", "verb": "delay", "target": "c1"}]
+    process = ProcessFolder(folder, "h", "c1", tmp_path / "raw" / "h" / "c1")
+    found = [each for each in _check_events(folder, process) if "direction" in each]
+    assert len(found) == doubts
