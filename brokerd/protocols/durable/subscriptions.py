@@ -187,6 +187,7 @@ class Subscriptions:
     def _rows_first(self, client: DurableClient, local: DurableSubscription) -> Sequence[Change]:
         """Return the rows that are durable before the client is notified of a new subscription."""
         local.uncommitted, local.generation = client.uncommitted, client.generation
+        local.confirmed = self._table.lineage
         rows = (subscription_row(local),)
         brought = client.brought.pop(local.number, None)
         if brought is None:
@@ -233,22 +234,28 @@ class Subscriptions:
     # ------------------------------------------------------------ clients that return
 
     def _claim(self, client: DurableClient, local: DurableSubscription) -> None:
-        """Resume a subscription; a higher limit of uncommitted events is durable first."""
+        """Resume a subscription; a higher limit of uncommitted events is durable first.
+
+        So is the first request since an accepted loss, which confirms the subscription.
+        """
         more, session = client.uncommitted, client.session
+        lineage = self._table.lineage
         if more:
             self._consumers.adopt(local)
         if local.generation < client.generation:  # it was elsewhere meanwhile
             for lane in local.lanes.values():
                 lane.given = ANY
-        if more <= local.uncommitted:
+        if more <= local.uncommitted and local.confirmed == lineage:
             self._claim_kept(client, local)
             return
+        if local.confirmed != lineage:
+            local.claimed = session
 
         def claim() -> None:
             if client.session == session and not local.is_over:
                 self._claim_kept(client, local)
 
-        local.uncommitted = more
+        local.uncommitted, local.confirmed = max(more, local.uncommitted), lineage
         self._disk.commit((subscription_row(local),), claim)
 
     def _claim_kept(self, client: DurableClient, local: DurableSubscription) -> None:
