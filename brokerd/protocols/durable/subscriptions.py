@@ -109,6 +109,9 @@ class Subscriptions:
         Where the token is stored is fixed when a subscription begins.
         """
         client = self._table.requester(name, "Subscribe")
+        known = client.subscriptions.get(message.number)
+        if known is not None and self._is_replaced(client, known, message):
+            self.end(client, [known])
         if not self._consumers.check_keeper(client, message):
             return
         waiting = self._starts.count(name, besides=message.number)
@@ -122,6 +125,17 @@ class Subscriptions:
         else:
             about = name, message.number, message.predicate, client.session
             self._subscribe(client, DurableSubscription(*about))
+
+    def _is_replaced(
+        self, client: DurableClient, local: DurableSubscription, message: Subscribe
+    ) -> bool:
+        """Return True if a client requests another subscription than an older copy has.
+
+        The one of the copy had ended before the client gave its number to another one.
+        """
+        is_alike = bool(local.uncommitted) == bool(client.uncommitted)
+        is_alike = is_alike and local.predicate == message.predicate
+        return local.confirmed != self._table.lineage and not is_alike
 
     def start_ready(self) -> None:
         """Create the waiting subscriptions with predicates at all pubends."""
