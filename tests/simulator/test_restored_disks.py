@@ -410,6 +410,39 @@ def test_a_client_without_other_subscriptions_leaves_a_restored_one(protocol: st
     assert report.counters["fault_restored"] == 1
 
 
+ONE_BY_ONE = """
+simulation timed
+protocol PROTOCOL
+brokers b1 b2
+overlay cells {"bundles": [["b1", "b2"]], "members": {}}
+limits failed=1 links=1
+core client_linger_ns=1000000000000000
+chance 1
+publisher p0-b2
+publisher p1-b1
+at 0.1 subscribe s1-b1 true
+at 0.2 subscribe s1-b1 price >= 70
+at 2 fault restored b1 copy then 3 4
+at 2.6 publish p1-b1 d,80,8
+at 6 forget s1-b1 1
+at 7 fault kill b1 then 8
+at 9 publish p0-b2 d,90,8
+at 10 subscribe s1-b1 price >= 70
+at 11 publish p0-b2 d,90,8
+heal 12
+end 14
+"""
+"""Both subscriptions were requested after the loss; the next process requests one of them later."""
+
+
+@pytest.mark.parametrize("protocol", ["gryphon", "durable"])
+def test_a_client_without_memory_may_request_one_subscription_later(protocol: str) -> None:
+    """The broker crashes in between, and the client states only the first one."""
+    report = PlanRun(read_plan(ONE_BY_ONE.replace("PROTOCOL", protocol))).report(-1, "")
+    assert not report.violations, report.describe()
+    assert (report.counters["losses_accepted"], report.counters["deliveries"]) == (1, 6)
+
+
 def test_clients_of_a_restored_broker_are_away_and_the_broker_crashes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

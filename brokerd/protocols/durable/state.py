@@ -246,7 +246,8 @@ def subscription_row(local: DurableSubscription) -> Change:
         if lane.matched_after
     ]
     row = [local.identity, predicate_row(local.predicate), local.generation, unmatched]
-    row += [local.uncommitted] if local.uncommitted else []
+    row += [local.uncommitted] if local.uncommitted or local.confirmed else []
+    row += [local.confirmed] if local.confirmed else []
     return Change(SUBSCRIPTIONS, f"{local.client}/{local.number}", row)
 
 
@@ -257,10 +258,10 @@ def read_subscription(key: str, row: Any, streams: Mapping[str, StreamId]) -> Du
         streams: by their keys.
     """
     name, _, number = key.rpartition("/")
-    identity, predicate, generation, unmatched, *uncommitted = row
+    identity, predicate, generation, unmatched, *rest = row
     local = DurableSubscription(name, int(number), read_predicate(predicate))
     local.identity, local.accepted, local.generation = identity, True, generation
-    (local.uncommitted,) = uncommitted or (0,)
+    local.uncommitted, local.confirmed, *_ = *rest, 0, 0
     for stream, tick, *lost in unmatched:
         lane = local.lane(streams[stream])
         lane.matched_after, (lane.lost_through,) = tick, lost or (0,)

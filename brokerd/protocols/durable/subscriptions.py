@@ -109,6 +109,9 @@ class Subscriptions:
         Where the token is stored is fixed when a subscription begins.
         """
         client = self._table.requester(name, "Subscribe")
+        known = client.subscriptions.get(message.number)
+        if known is not None and self._is_replaced(client, known, message):
+            self.end(client, [known])
         if not self._consumers.check_keeper(client, message):
             return
         waiting = self._starts.count(name, besides=message.number)
@@ -122,6 +125,17 @@ class Subscriptions:
         else:
             about = name, message.number, message.predicate, client.session
             self._subscribe(client, DurableSubscription(*about))
+
+    def _is_replaced(
+        self, client: DurableClient, local: DurableSubscription, message: Subscribe
+    ) -> bool:
+        """Return True if a client requests another subscription than an older copy has.
+
+        The one of the copy had ended before the client gave its number to another one.
+        """
+        is_alike = bool(local.uncommitted) == bool(client.uncommitted)
+        is_alike = is_alike and local.predicate == message.predicate
+        return local.confirmed != self._table.lineage and not is_alike
 
     def start_ready(self) -> None:
         """Create the waiting subscriptions with predicates at all pubends."""
@@ -187,6 +201,7 @@ class Subscriptions:
     def _rows_first(self, client: DurableClient, local: DurableSubscription) -> Sequence[Change]:
         """Return the rows that are durable before the client is notified of a new subscription."""
         local.uncommitted, local.generation = client.uncommitted, client.generation
+        local.confirmed = self._table.lineage
         rows = (subscription_row(local),)
         brought = client.brought.pop(local.number, None)
         if brought is None:
@@ -233,22 +248,28 @@ class Subscriptions:
     # ------------------------------------------------------------ clients that return
 
     def _claim(self, client: DurableClient, local: DurableSubscription) -> None:
-        """Resume a subscription; a higher limit of uncommitted events is durable first."""
+        """Resume a subscription; a higher limit of uncommitted events is durable first.
+
+        So is the first request since an accepted loss, which confirms the subscription.
+        """
         more, session = client.uncommitted, client.session
+        lineage = self._table.lineage
         if more:
             self._consumers.adopt(local)
         if local.generation < client.generation:  # it was elsewhere meanwhile
             for lane in local.lanes.values():
                 lane.given = ANY
-        if more <= local.uncommitted:
+        if more <= local.uncommitted and local.confirmed == lineage:
             self._claim_kept(client, local)
             return
+        if local.confirmed != lineage:
+            local.claimed = session
 
         def claim() -> None:
             if client.session == session and not local.is_over:
                 self._claim_kept(client, local)
 
-        local.uncommitted = more
+        local.uncommitted, local.confirmed = max(more, local.uncommitted), lineage
         self._disk.commit((subscription_row(local),), claim)
 
     def _claim_kept(self, client: DurableClient, local: DurableSubscription) -> None:

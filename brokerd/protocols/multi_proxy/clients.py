@@ -156,7 +156,8 @@ class Clients:
         self.table.withdraw(self.own.resume(client, message))
         if client.source is not None:
             self._publishes.add_publisher(client.source, message.next_sequence - 1)
-        if self.table.lineage and message.resume and (over := self.own.unstated(client, message)):
+        lineage = self.table.lineage
+        if lineage and message.resume and (over := self.own.unstated(client, message, lineage)):
             self._end(EndRequest(client, over))
         self._requests.recall_lost(client, message)
         self._requests.enter(client)

@@ -174,6 +174,26 @@ def test_a_restored_subscription_that_its_client_has_ended_ends_again() -> None:
     assert report.counters["deliveries"] == 1
 
 
+NUMBERED_AGAIN = """
+at 0 subscribe s1-b3 kind = 'a'
+at 1.2 fault restored b3 copy then 3.5 4
+at 1.5 unsubscribe s1-b3 1
+at 1.7 forget s1-b3 0
+at 1.7 subscribe s1-b3 true
+at 2.5 publish p0-b1 a,10,3 b,40,3
+at 5 publish p0-b1 b,10,3
+heal 7
+end 7
+"""
+"""Since the copy, another process has requested another subscription under the number."""
+
+
+def test_a_restored_subscription_gives_way_to_a_later_one_of_its_number() -> None:
+    report = report_of(NUMBERED_AGAIN)
+    assert not report.violations, report.describe()
+    assert (report.counters["losses_accepted"], report.counters["deliveries"]) == (1, 3)
+
+
 CONSUMED = """
 consumer c1-b3 1
 at 0 subscribe c1-b3 kind = 'a'
