@@ -17,6 +17,7 @@ from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.world.client_mobility import home_of
 from brokerd.simulator.world.faults import RESTORED
+from brokerd.units import SECOND_NS
 
 PLAN = """
 simulation timed
@@ -464,3 +465,10 @@ def test_clients_of_a_restored_broker_are_away_and_the_broker_crashes_again(
                 if each.kind == "kill" and each.on[0] == restored.on[0] and each.when > end:
                     found["crash"] = None
     assert {*found} == {"forget", "away before", "away after", "crash"}
+
+
+def test_a_publisher_that_moved_from_a_restored_broker_expires() -> None:
+    """Its older disk names the publisher, for which the broker starts no subscription."""
+    plan = draw_plan(97_000_045, "delta_tree", moves=True)
+    assert any(type(move) is FaultInjection and move.kind == RESTORED for move in plan.moves)
+    assert plan.parameters.client_linger_ns == 3 * SECOND_NS

@@ -49,6 +49,8 @@ class ProtocolPlanning:
         draws_restored: some plans restore a broker from an older copy of its disk.
         stores_elsewhere: a publisher may leave before the decommission of its broker, because other
             brokers have its acknowledged publications.
+        waits_for_publishers: a restarted broker starts no subscription while a publisher is absent
+            that its disk names, until the publisher expires.
     """
 
     profiles: ClassVar[Mapping[str, frozenset[str]]] = {}
@@ -58,6 +60,7 @@ class ProtocolPlanning:
     compounds: ClassVar[Mapping[str, int]] = {}
     draws_restored: ClassVar[bool] = False
     stores_elsewhere: ClassVar[bool] = False
+    waits_for_publishers: ClassVar[bool] = False
 
     def __init__(self, definition: ProtocolDefinition) -> None:
         self._definition = definition

@@ -54,6 +54,7 @@ class DeltaTreePlanning(ProtocolPlanning):
         JOINED_FAILED: 150,
     }
     draws_restored: ClassVar[bool] = True
+    waits_for_publishers: ClassVar[bool] = True
     fixed: ClassVar[Mapping[str, str]] = {
         "profile": "a name for the values of other parameters",
         "persist_routing": "without, the promise needs reachable neighbours; the campaign draws it",

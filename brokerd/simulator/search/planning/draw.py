@@ -17,6 +17,7 @@ from brokerd.simulator.checks.growth import Chosen, draw_limits
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import limits_of, planning_of
 from brokerd.simulator.search.campaign import Setting
+from brokerd.simulator.search.client_moves import Relocation
 from brokerd.simulator.search.move import Move
 from brokerd.simulator.search.moves import FaultInjection
 from brokerd.simulator.search.plan import BrokenLink, Plan
@@ -57,8 +58,9 @@ from brokerd.simulator.search.planning.workload import (
     subscribe,
 )
 from brokerd.simulator.world.client_mobility import home_of
-from brokerd.simulator.world.faults import LINK_KINDS
-from brokerd.units import MILLISECOND_NS
+from brokerd.simulator.world.clock import NEVER_NS
+from brokerd.simulator.world.faults import LINK_KINDS, RESTORED
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 KEEPS_LINKS_BROKEN = 0.3
 """Share of the seeds with links that stay broken for ever; at least a quarter is required."""
@@ -224,7 +226,17 @@ def draw_plan(
         random = Random(f"policies {seed}")
         policies = draw_policies(random, planning, draft, heal, parameters.pubends)
         plan = plan.with_moves([*plan.moves, *policies])
-    return plan.with_moves(draw_alike(Random(f"alike {seed}"), plan.moves))
+    plan = plan.with_moves(draw_alike(Random(f"alike {seed}"), plan.moves))
+    return _expire_moved(plan) if planning.waits_for_publishers else plan
+
+
+def _expire_moved(plan: Plan) -> Plan:
+    """Return the plan with a finite linger if an older disk may name a publisher that has moved."""
+    moved = any(type(each) is Relocation and each.client in plan.publishers for each in plan.moves)
+    restored = any(type(each) is FaultInjection and each.kind == RESTORED for each in plan.moves)
+    if not (moved and restored and plan.parameters.client_linger_ns >= NEVER_NS):
+        return plan
+    return replace(plan, parameters=replace(plan.parameters, client_linger_ns=3 * SECOND_NS))
 
 
 def _draw_slowed(
