@@ -6,6 +6,7 @@ TOML is written here, because tomli-w would write each element of a list on its 
 for 100 links of a topology.
 """
 
+import codecs
 import json
 import math
 import re
@@ -40,10 +41,24 @@ _RANGE = re.compile(r"\[(\d{1,20}):(\d{1,20})(?::(\d{1,20}))?\]")
 
 def shown(value: Any, limit: int = 80) -> str:
     """Return a value for a message as files have it: in one line, of bounded length."""
+    text = _shown_whole(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _shown_whole(value: Any) -> str:
+    """Return a value as TOML has it, but ASCII if a character is not printable."""
     if isinstance(value, bool | date | time):  # a moment is a date, too
         return str(value).lower() if isinstance(value, bool) else value.isoformat()
-    text = ascii(value) if not str(value).isprintable() else repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_shown_whole, value))}]"
+    if isinstance(value, Mapping) and value:
+        pairs = (f"{_shown_key(key)} = {_shown_whole(item)}" for key, item in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    return ascii(value) if not str(value).isprintable() else repr(value)
+
+
+def _shown_key(key: object) -> str:
+    return str(key) if isinstance(key, str) and _BARE_KEY.fullmatch(key) else _shown_whole(key)
 
 
 _NOUNS: Final = {
@@ -143,7 +158,8 @@ def size_text(size_bytes: int) -> str:
 def problem_of(error: Exception) -> str:
     """Return why a text cannot be read, without the words of a codec."""
     if isinstance(error, UnicodeDecodeError):
-        return f"not UTF-8 (byte {error.start})"
+        is_wide = error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        return f"not UTF-8 (byte {error.start}){', but UTF-16' if is_wide else ''}"
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON (line {error.lineno}, column {error.colno})"
     return str(error)
@@ -239,13 +255,13 @@ def explain_schema(found: object, wanted: str) -> str:
     """
     if found == wanted:
         return ""
-    kind = _kind_of_schema(found)
-    is_another = kind and kind != _kind_of_schema(wanted)
+    kind = kind_of_schema(found)
+    is_another = kind and kind != kind_of_schema(wanted)
     hint = f", and the file is of kind {kind}" if is_another else ""
     return f"schema = {shown(found)}; this reads {wanted!r}{hint}"
 
 
-def _kind_of_schema(text: object) -> str:
+def kind_of_schema(text: object) -> str:
     """Return the kind in "pubsubctl/KIND/VERSION"; "" for another text."""
     parts = text.split("/") if isinstance(text, str) else []
     return parts[1] if len(parts) == 3 and parts[0] == "pubsubctl" else ""

@@ -25,6 +25,7 @@ from bench.spec.named_files import find_named_file
 from bench.spec.spec import BENCH_FOLDER, SpecError, find_file, read_toml, validate
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.simulator.search.workers import begin_worker
+from brokerd.text import kind_of_schema
 
 Tables = Mapping[str, Iterable[Row]]
 """Rows by table."""
@@ -240,6 +241,11 @@ def find_experiment(name: str | Path) -> Experiment:
 def _announce(path: Path) -> Experiment:
     values = read_toml(path)
     schema = values.get("schema")
+    if schema is None:
+        raise SpecError(f"{path}: key 'schema' is missing")
+    kind = kind_of_schema(schema)
+    if kind and not kind.endswith("experiment"):
+        raise SpecError(f"{path}: schema = {schema!r}: the file is of kind {kind}")
     if not isinstance(schema, str) or schema not in (DEPLOYED_SCHEMA, *records()):
         known = (*records(), DEPLOYED_SCHEMA)
         raise SpecError(f"{path}: schema = {schema!r}{nearest(str(schema), known)}")

@@ -283,8 +283,12 @@ def find_file(name: str | Path, folder: Path, noun: str, *, beside: Path | None 
     text = str(name)
     if (found := find_named_file(text, folder, beside)) is not None:
         return found
+    if is_bare(text) and Path(text).is_file():
+        raise SpecError(f"{text}: the name of a {noun} file ends with .toml")
     if is_bare(text):
         raise SpecError(f"no {noun} called {text!r}{nearest(text, names_in(folder, beside))}")
+    if Path(text).expanduser().is_dir() or (beside and (beside.parent / text).is_dir()):
+        raise SpecError(f"{noun} file {text!r} is a folder")
     raise SpecError(f"{noun} file {text!r} does not exist")
 
 
@@ -407,10 +411,16 @@ def _keys_at(model: type[BaseModel], place: Sequence[Any]) -> list[str]:
 def _nearest_key(model: type[BaseModel], place: Sequence[Any]) -> str:
     """Return the hint for an unknown key: its place in another table, or the nearest key."""
     word = place[-1]
+    if (known := _KEYS_OF_OPTIONS.get(str(word))) in _keys_at(model, place[:-1]):
+        return f"; did you mean {known!r}?"
     elsewhere = [*option_keys(word), *(key for key in _all_keys(model) if key.endswith(f".{word}"))]
     if elsewhere:
         return f"; did you mean {elsewhere[0]!r}?"
     return nearest(word, _keys_at(model, place[:-1]))
+
+
+_KEYS_OF_OPTIONS: Final = {"instances": "repetitions", "over": "axes", "bound": "bounds"}
+"""Keys whose option on the command line has another name."""
 
 
 def _all_keys(model: type[BaseModel], inside: str = "") -> Iterator[str]:

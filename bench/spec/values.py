@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from brokerd.model.predicate import Conjunction
 from brokerd.model.predicate_text import parse_predicate
+from brokerd.text import shown
 from brokerd.units import format_duration, parse_duration_ns
 
 FASTEST_SIMULATED: Final = Fraction(1_000)
@@ -181,7 +182,8 @@ def _read_step(number: int, step: object) -> RateStep:
     keys = set(step) if isinstance(step, Mapping) else set()
     if not isinstance(step, Mapping) or not {"for", "at"} <= keys <= {"for", "at", "to"}:
         raise ValueError(
-            f'step {number}: {{ for = "10s", at = "50/s" }}, with `to` for a ramp, not {step!r}'
+            f'step {number}: {{ for = "10s", at = "50/s" }}, with `to` for a ramp, not '
+            f"{shown(step)}"
         )
     try:
         length_ns = parse_duration_ns(step["for"])

@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from bench.spec.named_files import resolve_name
 from bench.spec.spec import SpecError, read_toml, validate
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import definition_of
+from brokerd.units import parse_duration_ns
 
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
@@ -55,13 +56,18 @@ def _check_protocol(name: str) -> None:
         raise ValueError(str(error)) from None
 
 
+def _check_duration(text: str) -> str:
+    parse_duration_ns(text)
+    return text
+
+
 class ComparisonFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     schema_: Annotated[Literal["pubsubctl/comparison/1"], Field(alias="schema")]
     title: Annotated[str, Field(min_length=1, max_length=120)]
     workload: str
     faults: str | None = None
-    measure: str | None = None
+    measure: Annotated[str, AfterValidator(_check_duration)] | None = None
     entry: Annotated[list[Entry], Field(min_length=2)]
 
 

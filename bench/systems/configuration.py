@@ -137,7 +137,7 @@ def load_configuration(text: str) -> Configuration:
         WrongSettings: the installed version does not support the settings.
         NotInstalled: server or client library is missing.
     """
-    path = _found(text)
+    path = find_configuration(text)
     where = str(path)
     file = validate(_File, read_toml(path), where)
     system = load_driver(file.driver, path)
@@ -199,12 +199,18 @@ def systems() -> list[System]:
     return [load_driver(driver, _HERE) for driver in drivers]
 
 
-def _found(text: str) -> Path:
+def find_configuration(text: str) -> Path:
+    """Return the file of a configuration: a path, or a name such as `external/jetstream3`.
+
+    Raises:
+        SpecError: there is no configuration of this name; names the nearest.
+    """
     if not text.startswith(EXTERNAL):
         return Path(text)
     name, known = text.removeprefix(EXTERNAL), configurations()
     if name not in known:
-        raise SpecError(f"no configuration called {text!r}{nearest(name, [*known])}")
+        hint = nearest(name, [*known]).replace("did you mean '", f"did you mean '{EXTERNAL}")
+        raise SpecError(f"no configuration called {text!r}{hint}")
     return known[name]
 
 

@@ -214,10 +214,23 @@ def _tokens(text: str) -> Iterator[_Token]:
             place = f"predicate, character {at + skipped + 1}"
             if text[at + skipped] in "'\"":
                 raise PredicateError(f"{place}: a text stands between single quotes")
-            raise PredicateError(f"{place}: cannot be read")
+            raise PredicateError(f"{place}: {_explain_unknown(text[at + skipped :])}")
         assert match.lastgroup is not None
         yield _Token(match.lastgroup, match.group(match.lastgroup), match.start(match.lastgroup))
         at = match.end()
+
+
+_OTHER_NOTATION: Final = {
+    "&": "write `and`", "|": "write `or`", "!": "write `not`",
+    "≤": "write `<=`", "≥": "write `>=`", "≠": "write `!=`", "×": "there is no arithmetic",
+    **dict.fromkeys("‘’‚“”„`´", "texts stand between straight single quotes"),
+}  # fmt: skip
+
+
+def _explain_unknown(rest: str) -> str:
+    """Return why a predicate cannot be read from a character on, with our notation for it."""
+    hint = _OTHER_NOTATION.get(rest[0])
+    return f"{rest[0]!r} cannot be read{f'; {hint}' if hint else ''}"
 
 
 def _disjoin(parts: list[list[Conjunction]]) -> list[Conjunction]:

@@ -25,7 +25,16 @@ from brokerd.model.fault_verbs import LASTING_VERBS
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.text import expand_ranges
-from brokerd.units import MILLISECOND_NS, format_duration, parse_duration_ns, parse_latency_ns
+from brokerd.units import (
+    MILLISECOND_NS,
+    SECOND_NS,
+    format_duration,
+    parse_duration_ns,
+    parse_latency_ns,
+)
+
+SHORTEST_LEASE_NS: Final = SECOND_NS
+"""The least lease, which is renewed three times in its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +163,12 @@ class Closed(BaseModel):
     )
 
 
+def _check_lease(lease_ns: int) -> int:
+    if lease_ns < SHORTEST_LEASE_NS:
+        raise ValueError(f"at least {format_duration(SHORTEST_LEASE_NS)}")
+    return lease_ns
+
+
 class Guard(Closed):
     """Limits that hold for all steps.
 
@@ -162,7 +177,7 @@ class Guard(Closed):
         max_faulty_brokers: greatest number of brokers and links failed at once; δ by default.
     """
 
-    lease: DurationText = 15 * 10**9
+    lease: Annotated[DurationText, AfterValidator(_check_lease)] = 15 * 10**9
     max_faulty_brokers: Annotated[int, Field(ge=0)] | None = None
 
 

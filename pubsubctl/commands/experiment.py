@@ -78,10 +78,11 @@ def experiment(
     given = labels_of(labels, taken=LABELS_OF_SERIES, by="an experiment")
     if kind == "deployed":
         return papers.run_deployed(call, name, load.overrides(), instances, output, given)
-    call.refuse_dry_run(f"experiment {name}")
     processes = processes_of(simulation.processes)
     if kind == "study":
         seeds, schedules = seeds_of(simulation.seeds), simulation.schedules
+        if call.dry_run:
+            return papers.plan_study(name, seeds, schedules, processes, _OF_STUDY.get(name, ()))
         return papers.run_study(call, name, seeds, schedules, processes)
     request = papers.FigureRequest(
         name=name,
@@ -91,6 +92,8 @@ def experiment(
         results=output,
         labels=given,
     )
+    if call.dry_run:
+        return papers.plan_without_brokers(call, request, kind)
     return papers.run_without_brokers(call, request)
 
 

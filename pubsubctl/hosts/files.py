@@ -11,7 +11,14 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
 
-from brokerd.text import BYTE_ORDER_MARK, explain_problem, explain_schema, nearest, parse_toml
+from brokerd.text import (
+    BYTE_ORDER_MARK,
+    explain_problem,
+    explain_schema,
+    nearest,
+    parse_toml,
+    problem_of,
+)
 from brokerd.text import shown as shown
 from pubsubctl.errors import UserError
 
@@ -74,7 +81,7 @@ def load_toml(path: Path) -> TomlFile:
         text = content.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
         values = parse_toml(text)
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 (byte {error.start})") from None
+        raise UserError(f"{path}: {problem_of(error)}") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not TOML: {error}") from None
     except ValueError as error:

@@ -21,6 +21,7 @@ from bench.run.series import KIND, alternate
 from bench.spec.keys import TOPOLOGY, Overrides, check_keys, value_of
 from bench.spec.spec import ExperimentSpec, validate
 from bench.spec.sweep import Sweep, points_of
+from bench.systems.configuration import EXTERNAL
 from brokerd.errors import ConfigError
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS
 from brokerd.simulator.scenario import play_scenario
@@ -362,6 +363,11 @@ def _complete_option(call: Invocation, text: str) -> str:
     if found:
         ways = " or ".join(f"{key}={text}" for key in found)
         raise UserError(f"{_OPTION} {text}: may mean {ways}; write one of these")
+    if text.startswith(EXTERNAL):
+        raise UserError(
+            f"{_OPTION} {text}: other message brokers are entries of a comparison's file, as "
+            f'`system = "{text}"`: `pubsubctl help comparing`'
+        )
     known = [*DEFINITIONS, *topologies, *names_of_revisions()]
     raise UserError(
         f"{_OPTION} {text}: write KEY=VALUE, or the name of a protocol, a topology or a git "

@@ -22,7 +22,12 @@ from bench.spec.predictions import DEPLOYED, EXTERNAL
 from bench.spec.spec import ExperimentSpec, SpecError, load_topology
 from bench.systems.boundary import WrongSettings
 from bench.systems.comparison import Comparison, Entry, load_comparison
-from bench.systems.configuration import Configuration, NotInstalled, load_configuration
+from bench.systems.configuration import (
+    Configuration,
+    NotInstalled,
+    find_configuration,
+    load_configuration,
+)
 from bench.systems.experiment import experiment_on, run_on_system
 from bench.systems.faults import (
     aim_at,
@@ -289,7 +294,9 @@ def compare_as(
     Raises:
         UserError, SpecError: an invalid request; names file, key and value.
     """
-    whole = load_comparison(call.project.find("comparison", name))
+    path = call.project.find("comparison", name)
+    whole = load_comparison(path)
+    _check_names(call, whole, path)
     comparison = whole.select(only).with_systems(also)
     folder = call.project.results_folder(results)
     sides = _sides(
@@ -334,6 +341,26 @@ def compare_as(
             runs, report, progress, call.master(), comparison.title, unpromised
         )
     return _result(call, outcomes, judged, sides, report)
+
+
+def _check_names(call: Invocation, comparison: Comparison, path: Path) -> None:
+    """Refuse names in a comparison's file that mean no file.
+
+    Raises:
+        UserError, SpecError: names the file, the key, and the nearest name.
+    """
+    call.project.find("workload", comparison.workload, origin=f"{path}: workload")
+    if comparison.faults is not None:
+        call.project.find("schedule", comparison.faults, origin=f"{path}: faults")
+    for place, entry in enumerate(comparison.entries):
+        key = f"{path}: entry[{place}]"
+        if entry.topology is not None:
+            call.project.find("topology", entry.topology, origin=f"{key}.topology")
+        if entry.system is not None:
+            try:
+                find_configuration(entry.system)
+            except SpecError as error:
+                raise UserError(f"{key}.system: {error}") from None
 
 
 def _sides(

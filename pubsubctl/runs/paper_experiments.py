@@ -20,7 +20,7 @@ from bench.papers.experiments import figures as figures_of
 from bench.spec.experiment import figures as deployed_figures
 from bench.spec.experiment import is_deployed_experiment, load_deployed_experiment, points_of
 from bench.spec.keys import Overrides
-from brokerd.text import nearest, read_utf8
+from brokerd.text import counted, nearest, read_utf8, toml_text
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
@@ -57,6 +57,7 @@ PLACES: Final[Mapping[Kind, str]] = {
     "study": "simulator",
 }
 
+PLAN_SCHEMA: Final = "pubsubctl/experiment-plan/1"
 STUDIES: Final[Mapping[str, str]] = {
     "dft11.dedupe": "Ways to detect duplicates: tolerated failures, and costs.",
     "dft11.stalls": "Publications that wait for links that stay down.",
@@ -285,6 +286,62 @@ def run_without_brokers(call: Invocation, request: FigureRequest) -> Result:
         document=document,
         text="\n".join([*lines, *files, str(run)]),
         because=tuple(judged.because) if judged else (),
+    )
+
+
+def plan_without_brokers(call: Invocation, request: FigureRequest, kind: Kind) -> Result:
+    """Return the settings of an experiment that needs no deployment, without a run.
+
+    Raises:
+        SpecError: there is no such experiment, or the experiment has one size only.
+    """
+    experiment = load_figure_experiment(request.name)
+    if request.full:
+        experiment = with_all_draws(experiment)
+    folder = call.project.results_folder(request.results)
+    settings = experiment.model_dump(mode="json", by_alias=True, exclude_none=True)
+    work = f"{PLACES[kind]}, {counted(request.processes, 'process')}"
+    after = f", then the figure {experiment.figure}" if request.figure else ""
+    return Result(
+        document={
+            "schema": PLAN_SCHEMA,
+            "figure": experiment.figure,
+            "experiment": experiment.name,
+            "runs_on": PLACES[kind],
+            "processes": request.processes,
+            "draws_figure": request.figure,
+            "results": str(folder / experiment.name),
+            "settings": settings,
+        },
+        text=f"{experiment.name}: {work}, into {folder / experiment.name}{after}\n"
+        f"{toml_text(settings)}".rstrip(),
+    )
+
+
+def plan_study(
+    name: str,
+    seeds: tuple[int, int],
+    schedules: int | None,
+    processes: int,
+    options: Sequence[str],
+) -> Result:
+    """Return the settings of a study, without a run.
+
+    Args:
+        options: the options that the study takes.
+    """
+    from pubsubctl.simulation import studies
+
+    given: dict[str, Any] = {
+        "--seeds": f"{seeds[0]}..{seeds[1]}",
+        "--schedules": schedules or studies.SCHEDULES,
+        "--processes": processes,
+    }
+    settings = {option.removeprefix("--"): given[option] for option in options}
+    words = [PLACES["study"], *(f"{key} {value}" for key, value in settings.items())]
+    return Result(
+        document={"schema": PLAN_SCHEMA, "experiment": name, "settings": settings},
+        text=f"{name}: {', '.join(words)}, then its table",
     )
 
 

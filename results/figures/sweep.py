@@ -246,13 +246,16 @@ def _draw_number(axes: "Axes", number: Number, x: Mapping[str, Any], lines: Sequ
     _scale_x(axes, x)
     means = [about["numbers"][number.name]["mean"] for line in lines for _, about in line.at
              if number.name in about["numbers"]]  # fmt: skip
-    if min(means) > 0 and max(means) > _LOG_BEYOND * min(means):
+    is_log = min(means) > 0 and max(means) > _LOG_BEYOND * min(means)
+    if is_log:
         axes.set_yscale("log")
         plain_log_ticks(axes.yaxis)
     else:
         axes.set_ylim(0, 1.08 * axes.dataLim.y1 or 1)
-    unit = f" ({number.unit})" if number.unit else ""
-    axes.set_title(f"{number.name.removesuffix(f'_{number.unit}')}{unit}")
+    notes = [note for note in (number.unit, "logarithmic" if is_log else "") if note]
+    ending = f"_{number.unit.replace('/', 'per_')}"
+    unit = f" ({', '.join(notes)})" if notes else ""
+    axes.set_title(f"{number.name.removesuffix(ending)}{unit}")
 
 
 def _band(row: Mapping[str, Any]) -> tuple[float, float]:

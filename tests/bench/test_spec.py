@@ -129,6 +129,12 @@ def test_command_line_values_override_the_file_and_are_recorded(tmp_path: Path) 
             '"../x.toml"',
             "work.toml: topology: topology file '../x.toml' does not exist",
         ),
+        ('"chain3"', '".."', "work.toml: topology: topology file '..' is a folder"),
+        (
+            'rate = "10/s"',
+            'rate = [{ for = "5s", rate = "5/s", every = true }]',
+            "not { for = '5s', rate = '5/s', every = true }",
+        ),
         ('rate = "10/s"', 'rate = "٥٠/s"', "publishers[0].rate = '٥٠/s': a rate has a number"),
         ('measure = "2s"', 'measure = "٢s"', "phases.measure = '٢s': a duration has a number"),
         ("count = 2", 'size = "100"', "publishers[0].size = '100': a size has a number and a unit"),

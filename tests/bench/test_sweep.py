@@ -123,6 +123,8 @@ def test_the_axis_of_figures_is_the_first_with_numbers_or_the_one_that_is_named(
         ({"points": [{"seed": 1}]}, r"each of \[\[points\]\] has a name"),
         ({"axes": {"phases": [1], "phases.measure": ["1s"]}}, r"mean the same value"),
         ({"axes": {"seed": [1]}, "budget": {"time": 3}}, r"a duration has a number and a unit"),
+        ({"over": {"seed": [1]}}, r"unknown key 'over'; did you mean 'axes'"),
+        ({"instances": 3}, r"unknown key 'instances'; did you mean 'repetitions'"),
         ({"axis": {"seed": [1]}}, r"unknown key 'axis'; did you mean 'axes'"),
     ],
 )

@@ -296,7 +296,7 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
         (fault("absorb", for_="3s..2s"), "step a: for = '3s..2s': write the shorter bound first"),
         (
             fault("absorb", for_={"normal": ["1s", "2s"]}),
-            "step a: for = {'normal': ['1s', '2s']}: a duration is",
+            "step a: for = { normal = ['1s', '2s'] }: a duration is",
         ),
         (fault("absorb"), "step a: do = 'absorb': needs a for"),
         (fault("absorb", for_="0s"), "step a: for = '0s': lasts no time at all"),
@@ -425,6 +425,7 @@ def test_a_mistake_in_a_step_is_named_with_its_key_and_value(text: str, complain
         (HEAD + "seed = -1\n", "seed = -1"),
         (HEAD + 'origin = "now"\n', "origin = 'now'"),
         (HEAD + "[guard]\nlease = 15\n", "guard.lease = 15: a duration has a number and a unit"),
+        (HEAD + '[guard]\nlease = "0s"\n', "guard.lease = '0s': at least 1s"),
         (HEAD + "[guard]\nleese = 15\n", "unknown key 'guard.leese'; did you mean 'lease'?"),
         (HEAD + '[exercised]\nsubscribers_on_path = ["s9"]\n', "no broker called 's9'"),
         (HEAD + "[guard]\nmax_faulty_brokers = 2\n", "more than the 1 that demo tolerates"),

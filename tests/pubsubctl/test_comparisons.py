@@ -133,7 +133,19 @@ def test_slips_at_the_command_line_are_refused(arguments: list[str], said: str, 
         ('"x10-core-gone"', '"x10-core-gon"', "did you mean 'x10-core-gone'?"),
         ('"x10-core-gone"', '"gd02-b1-crashed"', "did you mean 'gd02-b1-crash'?"),
         ('faults = "x10-core-gone"', 'fault = "x10-core-gone"', "unknown key 'fault'"),
-        ('faults = "x10-core-gone"', 'faults = "x10-core-gone"\nmeasure = "9"', "phases.measure"),
+        (
+            'faults = "x10-core-gone"',
+            'faults = "x10-core-gone"\nmeasure = "9"',
+            "mine.toml: measure = '9'",
+        ),
+        ('"x10-core-gone"', '"x10-core-gon"', "(from mine.toml: faults)"),
+        ('protocol = "gryphon"', 'topology = "x11"\nprotocol = "gryphon"', ".topology)"),
+        (
+            'protocol = "gryphon"',
+            'system = "external/mosquito"',
+            "].system: no configuration called 'external/mosquito'; did you mean "
+            "'external/mosquitto",
+        ),
         (
             'protocol = "gryphon"',
             'system = "a.toml"\nset = { seed = 1 }',

@@ -236,7 +236,7 @@ def test_in_full_a_figure_has_all_its_draws(call: Call, claimed: Path) -> None:
         (["experiment", "gd02.fig6", "--full"], "--full is for a simulated experiment"),
         (["experiment", "gd02.fig6", "--faults", "demo"], "no such option: --faults"),
         (["experiment", "gd02.fig6", "--protocol", "ges"], "gd02.fig6 is of"),
-        (["experiment", "ds03.jms", "--dry-run"], "has no --dry-run"),
+        (["experiment", "bench/workloads/demo.toml"], "no experiment called"),
         (["claims", "explain", "safty"], "did you mean 'safety'?"),
         (["claims", "list", "dft12"], "did you mean 'dft11'?"),
         (["claims", "lst"], "id you mean 'list'?"),
@@ -306,6 +306,24 @@ def test_the_plan_of_an_experiment_has_all_of_its_runs(call: Call) -> None:
     ]
     again = call("experiment", "mp22.m4", "--instances", "2", "--dry-run", "--json")
     assert again.document["expected_ns"] == 2 * answer.document["expected_ns"] > 0
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["dft11.fig9", "--processes", "1"], "then the figure dft11.fig9\nschema = "),
+        (["dft11.fig9", "--processes", "1", "--no-figure"], "results/runs/dft11-fig9\nschema = "),
+        (["dft11.dedupe", "--processes", "3"], "schedules 25, processes 3, then its table"),
+        (["dft11.stalls", "--seeds", "4..6"], "seeds 4..6, then its table"),
+        (["ds03.pfs"], "this machine, 1 process, into results/runs"),
+    ],
+)
+def test_the_plan_of_an_experiment_without_brokers_runs_nothing(
+    call: Call, project: Path, arguments: list[str], said: str
+) -> None:
+    answer = call("experiment", *arguments, "--dry-run")
+    assert (answer.status, said in answer.out) == (0, True), answer
+    assert not (project / "results").exists()
 
 
 def test_the_plan_of_repeated_runs_has_the_time_of_all(call: Call) -> None:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from brokerd.text import nearest
+from brokerd.text import nearest, problem_of
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts.ssh.config_syntax import (
@@ -246,7 +246,7 @@ class ClientConfig:
             reason = (error.strerror or str(error)).lower()
             raise UserError(f"{line.where}: Include: {file}: {reason}") from None
         except UnicodeDecodeError as error:
-            raise UserError(f"{file}: not UTF-8 (byte {error.start})") from None
+            raise UserError(f"{file}: {problem_of(error)}") from None
 
     def _problem_of_keyword(self, line: Line) -> str:
         """Note a keyword that no OpenSSH has; return the problem of a misspelt one, or ""."""

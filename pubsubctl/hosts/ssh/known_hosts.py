@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from brokerd.text import problem_of
 from pubsubctl.errors import PreflightFailed, UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 
@@ -115,7 +116,7 @@ class KnownHosts:
         try:
             text = content.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise UserError(f"{path}: not UTF-8 (byte {error.start})") from None
+            raise UserError(f"{path}: {problem_of(error)}") from None
         return cls(path, tuple(_entries(path, text)))
 
     def judge(self, address: str, port: int, key: HostKey) -> Judgement:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from brokerd.text import BYTE_ORDER_MARK, NAME, explain_problem, toml_text
+from brokerd.text import BYTE_ORDER_MARK, NAME, explain_problem, problem_of, toml_text
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, adapter_of, shown
 from pubsubctl.hosts.ssh.config_syntax import abbreviate_home
@@ -189,7 +189,7 @@ def read_source(path: Path) -> str:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 (byte {error.start})") from None
+        raise UserError(f"{path}: {problem_of(error)}") from None
     if text.startswith(BYTE_ORDER_MARK):
         raise UserError(f"{path}:1: begins with a byte order mark; save the file as plain UTF-8")
     return text
