@@ -17,7 +17,7 @@ from typing import Any, Final
 import trio
 
 from brokerd.config import BrokerConfig
-from brokerd.errors import BrokerError, ConfigError, ControlError, MustNotGoOn, StateLost
+from brokerd.errors import BrokerError, BrokerMustEnd, ConfigError, ControlError, StateLost
 from brokerd.interpreter import raise_descriptor_limit
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
@@ -75,8 +75,8 @@ def run_broker(mapping: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: the configuration cannot be used.
         StorageCorrupt: the data on the disk cannot be the broker's own.
-        MustNotGoOn: the other brokers have decommissioned this broker, or its durable state is lost
-            (StateLost).
+        BrokerMustEnd: the other brokers have decommissioned this broker, or its durable state is
+            lost (StateLost).
         SystemExit: status 4, if its port or its state folder is in use; the reason is written to
             stderr.
     """
@@ -322,11 +322,11 @@ class BrokerProcess:
         """Check that the state folder is the folder that this broker began with.
 
         Raises:
-            MustNotGoOn: the folder was deleted or replaced.
+            BrokerMustEnd: the folder was deleted or replaced.
         """
         try:
             folder.check()
-        except MustNotGoOn as error:
+        except BrokerMustEnd as error:
             log.record("state_folder_gone", {"cause": str(error)})
             raise
 
@@ -491,7 +491,7 @@ class _Parts:
         """Check the state folder of a broker that writes nothing.
 
         Raises:
-            MustNotGoOn: the folder was deleted or replaced.
+            BrokerMustEnd: the folder was deleted or replaced.
         """
         while True:
             await trio.sleep(FOLDER_CHECK_S)

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from bench.run.series import DrawnOrder, Instance, Order, Series, as_given, open_series
+from bench.run.series import DrawnOrder, Instance, Order, Series, keep_order, open_series
 from bench.run.testbed import RunFailed
 from bench.spec.experiment import Point
 from bench.spec.spec import ExperimentSpec
@@ -101,7 +101,7 @@ class Design:
 
     instances: int
     figures: Sequence[str] = (FIGURE,)
-    order: Order = as_given
+    order: Order = keep_order
     budget_ns: int | None = None
     axes: Sequence[Axis] = ()
     keys: Mapping[str, Mapping[str, Any]] | None = None
