@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from brokerd.errors import BrokerError, DiskFailed, MustNotGoOn
+from brokerd.errors import BrokerError, BrokerMustEnd, DiskFailed
 from brokerd.runtime.process import run_broker
 
 EXIT_INTERNAL: Final = 70
@@ -28,7 +28,7 @@ def main() -> int:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return 2
-    except MustNotGoOn as error:
+    except BrokerMustEnd as error:
         print(error, file=sys.stderr)
         return EXIT_CONFIG
     except BrokerError as error:

@@ -2,8 +2,8 @@
 
 Faults of the program are assertions. The fault of a peer is a RemoteProtocolError: its session is
 closed and the broker lives. The fault of the person who configured the broker is a ConfigError. A
-broker refuses to start after StorageCorrupt, and DiskFailed ends a broker; so does MustNotGoOn, if
-the broker was decommissioned, is too slow, or has lost durable state (StateLost).
+broker refuses to start after StorageCorrupt, and DiskFailed ends a broker; so does BrokerMustEnd,
+if the broker was decommissioned, is too slow, or has lost durable state (StateLost).
 """
 
 
@@ -57,15 +57,15 @@ class DiskFailed(BrokerError, OSError):
     """
 
 
-class MustNotGoOn(BrokerError):
+class BrokerMustEnd(BrokerError):
     """A broker that must end: decommissioned, or too slow; the text states the reason."""
 
 
-class StateLost(MustNotGoOn):
+class StateLost(BrokerMustEnd):
     """A loss of durable state; the broker serves again only if the loss is accepted."""
 
 
-class ForeignState(StorageCorrupt, MustNotGoOn):
+class ForeignState(StorageCorrupt, BrokerMustEnd):
     """A state folder of another deployment, broker or protocol, which stays unchanged."""
 
 

@@ -133,7 +133,7 @@ class _Experiment:
     # ------------------------------------------------------------ the whole run
 
     async def run(self) -> RunOutcome:
-        self._write_what_is_known()
+        self._write_partial_records()
         reached_measure = False
         try:
             await self._prepare()
@@ -190,7 +190,7 @@ class _Experiment:
             self._progress.print(f"the run is {outcome.state}; what there is of it is in {where}")
         return outcome
 
-    def _write_what_is_known(self) -> None:
+    def _write_partial_records(self) -> None:
         spec, testbed, directory = self._spec, self._testbed, self._directory
         directory.begin(
             spec.name,

@@ -238,7 +238,7 @@ Order = Callable[[Sequence[str], int], list[str]]
 """A function that returns the order of the points in a repetition, which is counted from 1."""
 
 
-def as_given(points: Sequence[str], repetition: int) -> list[str]:
+def keep_order(points: Sequence[str], repetition: int) -> list[str]:
     """Return the points in their given order."""
     return [*points]
 
@@ -273,7 +273,7 @@ class Series:
         directory: RunDirectory,
         points: Sequence[str],
         instances: int,
-        order: Order = as_given,
+        order: Order = keep_order,
     ) -> None:
         self.directory = directory
         self.failed: dict[Instance, str] = {}
@@ -401,7 +401,7 @@ def open_series(
     plan: Mapping[str, Any],
     points: Sequence[str],
     instances: int,
-    order: Order = as_given,
+    order: Order = keep_order,
     *,
     hosts: Hosts,
 ) -> Series:

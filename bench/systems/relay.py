@@ -273,7 +273,7 @@ async def _run(config: dict[str, Any]) -> None:
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             for way in config["ways"]:
-                await nursery.start(serve_way, relay, way)
+                await nursery.start(serve_direction, relay, way)
             nursery.start_soon(relay.keep_leases)
             await nursery.start(serve_control, config["control_socket"], relay.handlers())
             async for _ in signals:
@@ -281,7 +281,7 @@ async def _run(config: dict[str, Any]) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def serve_way(
+async def serve_direction(
     relay: Relay,
     way: Mapping[str, Any],
     *,

@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn
 import trio
 
 from brokerd.agent.processes import ProcessIdentity, boot_id
-from brokerd.errors import BrokerError, ConfigError, ControlError, MustNotGoOn, StorageCorrupt
+from brokerd.errors import BrokerError, BrokerMustEnd, ConfigError, ControlError, StorageCorrupt
 from brokerd.text import named
 from brokerd.wire.control import (
     PREFIX,
@@ -236,7 +236,7 @@ def _become(
         if isinstance(error.code, str):
             print(error.code, file=sys.stderr)  # noqa: T201
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except (ConfigError, StorageCorrupt, MustNotGoOn) as error:
+    except (ConfigError, StorageCorrupt, BrokerMustEnd) as error:
         print(named(options["name"], str(error)), file=sys.stderr)  # noqa: T201
         status = EXIT_CONFIG
     except BrokerError as error:

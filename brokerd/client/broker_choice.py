@@ -41,7 +41,7 @@ class Brokers:
 
     def __init__(self, addresses: Sequence[str], elsewhere: Sequence[str] = ()) -> None:
         self._addresses = list(dict.fromkeys(addresses))
-        self._elsewhere = tuple(elsewhere)
+        self._other_brokers = tuple(elsewhere)
         self.address = self._addresses[0] if self._addresses else ""
         self.pinned = False
         self._is_redirected = False
@@ -63,9 +63,9 @@ class Brokers:
     def starting_with(self, address: str) -> "Brokers":
         """Return the same brokers with `address` first; only `address`, if there is no list."""
         if not self.is_list:
-            return Brokers([address], self._elsewhere)
+            return Brokers([address], self._other_brokers)
         at = self._addresses.index(address) if address in self._addresses else 0
-        return Brokers([address, *self._addresses[at:], *self._addresses[:at]], self._elsewhere)
+        return Brokers([address, *self._addresses[at:], *self._addresses[:at]], self._other_brokers)
 
     def on_redirect(self, addresses: Sequence[str], now_s: float) -> bool:
         """Handle a redirect to one of these addresses, best first; return True if the client moves.
@@ -76,7 +76,7 @@ class Brokers:
         came_s = self._redirected_s
         if self.pinned or (came_s is not None and now_s - came_s < REDIRECTED_FOR_S):
             return False
-        known = (*self._addresses, *self._elsewhere)
+        known = (*self._addresses, *self._other_brokers)
         found = [each for each in addresses if each in known and each != self.address]
         if not found:
             return False

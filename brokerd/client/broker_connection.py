@@ -155,7 +155,7 @@ class BrokerConnection:
         """Send pending acknowledgements, at once or gathered."""
         if self.connection is not None:
             self.connection.flush(
-                clock_ns(), acknowledged=self.core.progress.unsaid_acknowledgements
+                clock_ns(), acknowledged=self.core.progress.unsent_acknowledgements
             )
 
     def read_on(self) -> None:
@@ -198,7 +198,7 @@ class BrokerConnection:
         for each in known:
             hurried = self._note(each) or hurried
         self._listener.on_events(self, known)
-        connection.flush(clock_ns(), hurried, self.core.progress.unsaid_acknowledgements)
+        connection.flush(clock_ns(), hurried, self.core.progress.unsent_acknowledgements)
         if self._redirect:
             self._follow_redirect(connection)
 
@@ -390,11 +390,11 @@ class BrokerConnection:
         connection.on_state_advanced = self._on_state_advanced
         self.core.on_established()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._look_after, connection)
+            nursery.start_soon(self._maintain, connection)
             await connection.serve()
             nursery.cancel_scope.cancel()
 
-    async def _look_after(self, connection: Connection) -> None:
+    async def _maintain(self, connection: Connection) -> None:
         """Send heartbeats, detect silence, repeat requests that were refused temporarily."""
         tick_s = check_interval_ns(self._parameters) / SECOND_NS
         limit_s = self._parameters.connect_timeout_ns / SECOND_NS

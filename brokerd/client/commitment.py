@@ -113,7 +113,7 @@ class Commitment:
         )
 
     @property
-    def unsaid_acknowledgements(self) -> int:
+    def unsent_acknowledgements(self) -> int:
         """The count of numbers in the next result of `acknowledgements`, with gaps."""
         ranges = [each for of_stream in self._acknowledgements.values() for each in of_stream]
         return sum(last - first + 1 for first, last in ranges)
@@ -156,11 +156,11 @@ class Commitment:
             if entry.serial > serial:
                 break
             if entry.serial > self._delivered_serial:
-                self._record_given(entry)
+                self._record_delivered(entry)
         self._delivered_serial = max(self._delivered_serial, serial)
         self._revision.current += 1
 
-    def _record_given(self, entry: Untaken) -> None:
+    def _record_delivered(self, entry: Untaken) -> None:
         for number in entry.subscriptions:
             if number not in self._wanted:
                 continue
@@ -183,9 +183,9 @@ class Commitment:
 
     # ------------------------------------------------------------ committing
 
-    def was_given(self, number: int, source: SourceId, last: int) -> bool:
+    def was_delivered(self, number: int, source: SourceId, last: int) -> bool:
         """Return True if the application has received this publication of a source."""
-        return self._given_of(number, source).get((number, source), 0) >= last
+        return self._delivered_of(number, source).get((number, source), 0) >= last
 
     def commit(self, number: int, source: SourceId, last: int) -> None:
         """Commit the deliveries of a subscription up to a publication that was given.
@@ -199,7 +199,7 @@ class Commitment:
         stream, position = place
         if self._processed.get((number, stream), 0) >= position:
             return
-        for entry in self._given_entries():
+        for entry in self._delivered_entries():
             if number in entry.subscriptions:
                 is_reached = entry.stream == stream and entry.last >= position
                 self._commit_up_to(number, entry.stream, position if is_reached else entry.last)
@@ -235,7 +235,7 @@ class Commitment:
 
     def commit_announcements(self, number: int) -> None:
         """Commit announcements in place of publications, behind all committed publications."""
-        for entry in self._given_entries():
+        for entry in self._delivered_entries():
             if number not in entry.subscriptions:
                 continue
             if entry.is_notice:
@@ -259,14 +259,14 @@ class Commitment:
                 self._acknowledge(entry)
         self._untaken = kept
 
-    def _given_of(self, number: int, source: SourceId) -> Mapping[tuple[int, SourceId], int]:
+    def _delivered_of(self, number: int, source: SourceId) -> Mapping[tuple[int, SourceId], int]:
         return (
             self._delivered_origins
             if (number, source) in self._delivered_origins
             else self._delivered
         )
 
-    def _given_entries(self) -> Iterator[Untaken]:
+    def _delivered_entries(self) -> Iterator[Untaken]:
         return self._through(self._delivered_serial)
 
     def _through(self, serial: int) -> Iterator[Untaken]:
@@ -281,7 +281,7 @@ class Commitment:
         If the number was left out and not delivered, returns the last place before.
         """
         found: tuple[StreamId, int] | None = None
-        for entry in self._given_entries():
+        for entry in self._delivered_entries():
             if entry.placed is None or number not in entry.subscriptions:
                 continue
             for sequences, place in _places_in(entry.placed, source, last):

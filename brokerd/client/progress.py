@@ -86,9 +86,9 @@ class Progress:
         return self._received.duplicates
 
     @property
-    def unsaid_acknowledgements(self) -> int:
+    def unsent_acknowledgements(self) -> int:
         """The approximate number of publications with an acknowledgement that is not sent yet."""
-        return self._commitment.unsaid_acknowledgements
+        return self._commitment.unsent_acknowledgements
 
     def acknowledgements(self) -> list[Acknowledge]:
         """Return the acknowledgements that are due, once."""
@@ -225,7 +225,7 @@ class Progress:
         Returns:
             True if the publication was delivered; else nothing has changed.
         """
-        if not self._commitment.was_given(number, source, last):
+        if not self._commitment.was_delivered(number, source, last):
             return False
         self._policy.commit(number, source, last)
         return True

@@ -179,7 +179,7 @@ class DurableWrites:
 
         Raises:
             DiskFailed: `write` failed for another cause.
-            MustNotGoOn: the state folder was deleted or replaced.
+            BrokerMustEnd: the state folder was deleted or replaced.
         """
         await self._repeat(write, size_bytes, thread)
         self._check()

@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from brokerd.errors import MustNotGoOn, RemoteProtocolError
+from brokerd.errors import BrokerMustEnd, RemoteProtocolError
 from brokerd.model.client_messages import Redirect
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import (
@@ -91,7 +91,7 @@ class Driver:
                 later.
 
         Raises:
-            MustNotGoOn: this broker must end now.
+            BrokerMustEnd: this broker must end now.
         """
         self._events.extend(events)
         if self._running:
@@ -182,7 +182,7 @@ class Driver:
 
     def _perform_shutdown(self, effect: Shutdown) -> None:
         self._record("shut_down", {"reason": effect.reason})
-        raise MustNotGoOn(effect.reason)
+        raise BrokerMustEnd(effect.reason)
 
     def _perform_record(self, effect: Record) -> None:
         self._record(effect.event, dict(effect.details))

@@ -134,7 +134,7 @@ class Links:
     ) -> None:
         """Serve until cancelled; started once connections can be opened."""
         async with trio.open_nursery() as self._nursery:
-            self._nursery.start_soon(self._look_after_sessions, on_fault_expired)
+            self._nursery.start_soon(self._maintain_sessions, on_fault_expired)
             for listener in listeners:
                 self._nursery.start_soon(self._accept, listener)
             task_status.started()
@@ -553,7 +553,7 @@ class Links:
         if isinstance(decision, Accepted) and hello.role != "client":
             self.reached_by(hello.number)
         if isinstance(decision, Accepted) and decision.session is not None:
-            self._clear_the_way(decision)
+            self._end_replaced(decision)
             await self._serve(decision.session, stream, decoder, decision.answer)
             return
         if isinstance(decision, Farewell):
@@ -605,7 +605,7 @@ class Links:
     def _close_soon(self, stream: trio.abc.Stream) -> None:
         self._nursery.start_soon(trio.aclose_forcefully, stream)
 
-    def _clear_the_way(self, decision: Accepted) -> None:
+    def _end_replaced(self, decision: Accepted) -> None:
         """End the session and the attempt that a newly accepted session replaces."""
         if decision.abandons is not None:
             peer = decision.abandons.peer
@@ -621,7 +621,7 @@ class Links:
             else:
                 old.end("closed_by_peer")
 
-    async def _look_after_sessions(self, on_fault_expired: Callable[[str], None]) -> None:
+    async def _maintain_sessions(self, on_fault_expired: Callable[[str], None]) -> None:
         """Send heartbeats, detect silence, end faults with an expired lease."""
         tick_ns = check_interval_ns(self._parameters)
         next_beat_ns = clock_ns()

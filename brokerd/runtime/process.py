@@ -19,10 +19,10 @@ import trio
 from brokerd.config import BrokerConfig
 from brokerd.errors import (
     BrokerError,
+    BrokerMustEnd,
     ConfigError,
     ControlError,
     DiskFailed,
-    MustNotGoOn,
     StateLost,
     StorageCorrupt,
 )
@@ -90,8 +90,8 @@ def run_broker(mapping: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: the configuration cannot be used.
         StorageCorrupt: the data on the disk cannot be the broker's own.
-        MustNotGoOn: the other brokers have decommissioned this broker, or its durable state is lost
-            (StateLost).
+        BrokerMustEnd: the other brokers have decommissioned this broker, or its durable state is
+            lost (StateLost).
         SystemExit: status 4, if its port or its state folder is in use; the reason is written to
             stderr.
     """
@@ -341,11 +341,11 @@ class BrokerProcess:
         """Check that the state folder is the folder that this broker began with.
 
         Raises:
-            MustNotGoOn: the folder was deleted or replaced.
+            BrokerMustEnd: the folder was deleted or replaced.
         """
         try:
             folder.check()
-        except MustNotGoOn as error:
+        except BrokerMustEnd as error:
             log.record("state_folder_gone", {"cause": str(error)})
             raise
 
@@ -511,7 +511,7 @@ class _Parts:
         """Check the state folder of a broker that writes nothing, and its disk for stalls.
 
         Raises:
-            MustNotGoOn: the folder was deleted or replaced.
+            BrokerMustEnd: the folder was deleted or replaced.
         """
         while True:
             await trio.sleep(FOLDER_CHECK_S)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from brokerd.config import BrokerConfig
-from brokerd.errors import BrokerError, MustNotGoOn
+from brokerd.errors import BrokerError, BrokerMustEnd
 from brokerd.files import sync_folder
 from brokerd.storage.files import is_no_room
 
@@ -51,11 +51,11 @@ class StateFolder:
         """Check that the folder at the path is the folder that the broker began with.
 
         Raises:
-            MustNotGoOn: the folder was deleted or replaced; all data written now are lost with it.
+            BrokerMustEnd: the folder was deleted or replaced; data written now are lost with it.
         """
         for name, own in self._own.items():
             if _identity(self.path / name) != own:
-                raise MustNotGoOn(
+                raise BrokerMustEnd(
                     f"{self.path / name} was deleted or replaced while this broker was running; "
                     "nothing was acknowledged since. Put the folder back and start the broker; "
                     "if it is gone, start the broker without it: its neighbours prove the loss, "

@@ -111,7 +111,7 @@ class _Player:
         self._output: list[str] = []
         self._watched: Peer | None = None
         self._listening = True
-        self._tells_partitions = False
+        self._announces_partitions = False
         self._commands: dict[str, Callable[[list[str]], None]] = {
             "protocol": self._on_protocol,
             "chain": lambda names: self._build(names, list(pairwise(names))),
@@ -318,7 +318,7 @@ class _Player:
         self._output = []
 
     def _on_partitions(self, words: list[str]) -> None:
-        self._tells_partitions = {"told": True, "untold": False}.get(words[0], False)
+        self._announces_partitions = {"told": True, "untold": False}.get(words[0], False)
         if words[0] not in ("told", "untold"):
             raise ScenarioError(f"partitions {words[0]}; told or untold")
 
@@ -365,7 +365,7 @@ class _Player:
             return
         lines = [self._words.event(event)]
         for effect in effects:
-            if self._tells_partitions or not self._words.is_detail(effect):
+            if self._announces_partitions or not self._words.is_detail(effect):
                 lines.append(self._words.effect(effect))
         self._output += [f"{broker.name} {line}" for line in lines if line]
 

@@ -34,12 +34,12 @@ from fault_injection.apply.evidence import (
     check_is_running,
     is_killed_again,
     direct_sessions,
-    look_for,
+    observe_sessions_down,
+    observer_of,
     on_all,
-    see_sessions_down,
 )
 from fault_injection.apply.injector import Evidence, Fault, FaultBackend
-from fault_injection.schedule.targets import Machines, check_nft_can_tell, list_separated_pairs
+from fault_injection.schedule.targets import Machines, check_nft_can_separate, list_separated_pairs
 
 
 class DeployedBackend:
@@ -70,7 +70,7 @@ class DeployedBackend:
         if fault.parameters.get("backend") == "nft":
             pairs = list_separated_pairs(fault.target, self.running.possible_peers)
             try:
-                check_nft_can_tell(pairs, self._addresses(), self.running.possible_peers)
+                check_nft_can_separate(pairs, self._addresses(), self.running.possible_peers)
             except ValueError as error:
                 raise ControlError("user", f"{fault.fault_id}: {error}") from None
 
@@ -98,8 +98,8 @@ class DeployedBackend:
         ends = self._ends(fault)
         if fault.verb == "cut":
             far = self._ends(fault, both=True)
-            return await see_sessions_down(far, self._neighbours, self._broker_status)
-        seen = await look_for(fault.verb)(fault, ends)
+            return await observe_sessions_down(far, self._neighbours, self._broker_status)
+        seen = await observer_of(fault.verb)(fault, ends)
         return self._add_times(seen, seen.pop("host_stamps", {})) if seen is not None else None
 
     async def renew(self, fault: Fault, lease_ns: int) -> None:

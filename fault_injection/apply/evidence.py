@@ -130,7 +130,7 @@ _COUNTED: Final = (
 )
 
 
-async def see_sessions_down(
+async def observe_sessions_down(
     ends: Sequence[End],
     neighbours: Callable[[str], Sequence[str]],
     status_of: Callable[[str], Awaitable[dict[str, Any]]],
@@ -150,7 +150,7 @@ async def see_sessions_down(
     return seen
 
 
-async def _see_end(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+async def _observe_end(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     """Return exit statuses with this fault as their cause, or None."""
     seen: Evidence = {}
     stamps: dict[str, int] = {}
@@ -186,7 +186,7 @@ def is_killed_again(end: End, row: Mapping[str, Any]) -> bool:
     return row["state"] != "running" and is_other
 
 
-async def _see_start(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+async def _observe_start(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     (end,) = ends
     row = await end.row()
     if is_killed_again(end, row):
@@ -199,27 +199,27 @@ async def _see_start(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     return {"incarnation": status["incarnation"], **{key: row[key] for key in keys}}
 
 
-async def _see_changed_file(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+async def _observe_changed_file(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     """Return the damage as it is on the disk, or None; a process that starts may mend it."""
     (end,) = ends
     seen = await end.agent.fault_look(end.fault_id)
     return {key: seen[key] for key in seen if key != "present"} if seen["present"] else None
 
 
-async def _see_frozen(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+async def _observe_frozen(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     (end,) = ends
     row = await end.row()
     return {"pid": row["pid"], "process_state": "T"} if row["frozen"] else None
 
 
-async def _see_share(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+async def _observe_share(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     (end,) = ends
     seen = await end.agent.fault_look(end.fault_id)
     stopped, samples = seen.get("stopped_samples", 0), seen.get("samples", 0)
     return {"stopped_samples": stopped, "samples": samples} if 0 < stopped < samples else None
 
 
-async def _see_absorbed(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+async def _observe_absorbed(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     counters = await _counters(ends)
     if counters is None:
         return None
@@ -227,9 +227,9 @@ async def _see_absorbed(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     return counters if holds else None
 
 
-async def _see_dropped(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+async def _observe_dropped(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     if fault.parameters.get("backend") == "nft":
-        return await _see_packets(ends)
+        return await _observe_packets(ends)
     counters = await _counters(ends)
     if counters is None:
         return None
@@ -253,7 +253,7 @@ async def _find_unreachable(end: End) -> list[str]:
     return [] if answer["reached"] else sorted(answer["missing"])
 
 
-async def _see_packets(ends: Sequence[End]) -> Evidence | None:
+async def _observe_packets(ends: Sequence[End]) -> Evidence | None:
     stopped = {}
     for end in ends:
         seen = await end.agent.fault_look(end.fault_id)
@@ -261,12 +261,12 @@ async def _see_packets(ends: Sequence[End]) -> Evidence | None:
     return {"stopped_packets": stopped} if any(stopped.values()) else None
 
 
-async def _see_limited(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+async def _observe_limited(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     counters = await _counters(ends)
     return counters if counters is not None and counters["limited_messages"] else None
 
 
-async def _see_slow_links(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+async def _observe_slow_links(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     """Return connect times, or None if a delayed direction connects faster than the delay."""
     least_us = int(fault.parameters["delay_ms"]) * 1_000
 
@@ -285,7 +285,7 @@ async def _see_slow_links(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     return {"connect_us": {end.broker: found for end, found in zip(ends, took, strict=True)}}
 
 
-async def _see_matrix(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+async def _observe_matrix(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     """Probe between every two brokers: no probe across the sets succeeds, all inside do."""
 
     async def is_apart(end: End) -> bool:
@@ -303,13 +303,13 @@ async def _see_matrix(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     }
 
 
-async def _see_full_disk(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+async def _observe_full_disk(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     (end,) = ends
     answer = await end.command("probe_disk")
     return None if answer["written"] else {"write_probe": "no space left on device"}
 
 
-async def _see_slow_disk(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+async def _observe_slow_disk(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     (end,) = ends
     answer = await end.command("probe_disk")
     slow = answer["took_us"] >= int(fault.parameters["delay_ms"]) * 1_000
@@ -329,24 +329,24 @@ async def _counters(ends: Sequence[End]) -> Evidence | None:
 
 
 _BY_EVIDENCE: Final[Mapping[str, See]] = {
-    "end": _see_end,
-    "start": _see_start,
-    "frozen": _see_frozen,
-    "share": _see_share,
-    "absorbed": _see_absorbed,
-    "dropped": _see_dropped,
-    "limited": _see_limited,
-    "slow links": _see_slow_links,
-    "matrix": _see_matrix,
-    "full disk": _see_full_disk,
-    "slow disk": _see_slow_disk,
-    "changed file": _see_changed_file,
+    "end": _observe_end,
+    "start": _observe_start,
+    "frozen": _observe_frozen,
+    "share": _observe_share,
+    "absorbed": _observe_absorbed,
+    "dropped": _observe_dropped,
+    "limited": _observe_limited,
+    "slow links": _observe_slow_links,
+    "matrix": _observe_matrix,
+    "full disk": _observe_full_disk,
+    "slow disk": _observe_slow_disk,
+    "changed file": _observe_changed_file,
 }
 
 
-def look_for(verb: str) -> See:
+def observer_of(verb: str) -> See:
     """Return the function that observes a verb of brokers.
 
-    `see_sessions_down` observes a cut, because a cut needs the neighbours.
+    `observe_sessions_down` observes a cut, because a cut needs the neighbours.
     """
     return _BY_EVIDENCE[VERB_TABLE[verb].evidence]

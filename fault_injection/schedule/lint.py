@@ -31,7 +31,7 @@ from fault_injection.schedule.targets import (
     Clients,
     Machines,
     Target,
-    check_nft_can_tell,
+    check_nft_can_separate,
     list_separated_pairs,
     read_target,
 )
@@ -190,7 +190,7 @@ def check_backends(
         try:
             target = read_target(step.on, known.topology, step.do)
             pairs = list_separated_pairs(target, known.possible_peers)
-            check_nft_can_tell(pairs, addresses, known.possible_peers)
+            check_nft_can_separate(pairs, addresses, known.possible_peers)
         except ValueError as error:
             yield schedule.problem(step, "backend", step.backend, str(error))
 

@@ -200,7 +200,7 @@ def list_separated_pairs(target: Target, around: Around) -> list[tuple[str, str]
     ]
 
 
-def check_nft_can_tell(
+def check_nft_can_separate(
     pairs: Iterable[tuple[str, str]],
     addresses: Mapping[str, str],
     around: Around,

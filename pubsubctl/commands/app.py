@@ -26,7 +26,7 @@ from pubsubctl.commands.options.global_options import (
     split_global_options,
 )
 from pubsubctl.commands.options.grouping import GroupedVerbs, add_command, help_width, with_groups
-from pubsubctl.console.console import Console, NobodyReads, Result, StandardOutput
+from pubsubctl.console.console import Console, OutputClosed, Result, StandardOutput
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.console.outputs import create_folder
 from pubsubctl.errors import (
@@ -208,12 +208,12 @@ def run(arguments: Sequence[str]) -> int:
         return _status_of(call, returned)
     except BrokenPipeError:
         raise
-    except NobodyReads:
+    except OutputClosed:
         raise BrokenPipeError from None
     except KeyboardInterrupt:
         return report_errors(call.console, [_make_interruption()])
     except Exception as error:
-        if isinstance(error, BaseExceptionGroup) and error.subgroup(NobodyReads):
+        if isinstance(error, BaseExceptionGroup) and error.subgroup(OutputClosed):
             raise BrokenPipeError from None
         return report_errors(call.console, _errors_of(call, error))
     # a signal that arrived while tasks were running in parallel

@@ -68,7 +68,7 @@ def bench(
     call = invocation(context)
     is_system = is_configuration(workload)
     others = run.rolling or run.instances is not None or is_system
-    if run.roles and (others or moved.is_elsewhere(call.project, workload)):
+    if run.roles and (others or moved.is_no_workload(call.project, workload)):
         raise UserError(
             f"{workload}: --role {run.roles[0]} can be used with one run of our brokers only"
         )

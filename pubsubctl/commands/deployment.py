@@ -295,7 +295,7 @@ def decommission(
 
     async def work() -> membership.DecommissionCandidate:
         async with lab.open():
-            leaving = await membership.look_at_leaving(lab, broker)
+            leaving = await membership.collect_departure_reports(lab, broker)
             if leaving.refusals:
                 raise PreflightFailed(f"{broker} cannot be decommissioned now", *leaving.refusals)
             if does:

@@ -132,7 +132,7 @@ def refuse_name(call: Invocation, verb: str, name: str) -> None:
             raise _error(form, *split_global_options(call.arguments))
 
 
-def is_elsewhere(project: Project, name: str) -> bool:
+def is_no_workload(project: Project, name: str) -> bool:
     """Return True if a name is a sweep or an experiment, and not a workload."""
     return kind_of(project, name) in ("sweep", "experiment")
 

@@ -65,7 +65,7 @@ class StandardOutput(io.TextIOWrapper):
             raise
 
 
-class NobodyReads(Exception):
+class OutputClosed(Exception):
     """The reader of the result closed standard output."""
 
 
@@ -299,7 +299,7 @@ class Console:
         """Write a line of a result without an end, for example of a followed log.
 
         Raises:
-            NobodyReads: standard output was closed at the other end.
+            OutputClosed: standard output was closed at the other end.
         """
         try:
             self._stdout.write(text + "\n")
@@ -307,7 +307,7 @@ class Console:
         except BrokenPipeError:
             # A separate exception, because the option parser turns BrokenPipeError into an exit
             # status.
-            raise NobodyReads from None
+            raise OutputClosed from None
 
     @property
     def is_read_by_people(self) -> bool:

@@ -161,7 +161,7 @@ class DecommissionCandidate:
         return (own, *kept)
 
 
-async def look_at_leaving(lab: Lab, broker: str) -> DecommissionCandidate:
+async def collect_departure_reports(lab: Lab, broker: str) -> DecommissionCandidate:
     """Collect the reports of all other brokers before a decommission.
 
     Raises:

@@ -45,7 +45,7 @@ class PlacementChoice:
     file: Path | None = None
 
     @property
-    def is_asked_for(self) -> bool:
+    def is_requested(self) -> bool:
         """Return True if the user requested a specific placement."""
         return self.policy is not None or self.delta_safe or self.file is not None
 
@@ -192,11 +192,11 @@ async def choose_placement(
         recorded = Placement.from_mapping(record["placement"])
         if not {*recorded.hosts} <= {host.name for host in hosts}:
             continue  # the plan reports the difference
-        if before.to_mapping() == topology.to_mapping() and not placing.is_asked_for:
+        if before.to_mapping() == topology.to_mapping() and not placing.is_requested:
             return recorded
         if before != topology and topology.follows(before):
             found = extend_placement(recorded, wanted, hosts)
-            if placing.is_asked_for and found != wanted:
+            if placing.is_requested and found != wanted:
                 raise PreflightFailed(
                     "the deployment has another placement; `pubsubctl down` first"
                 )

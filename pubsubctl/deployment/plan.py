@@ -274,7 +274,7 @@ def _follows(wanted: "Topology", recorded: Mapping[str, Any]) -> bool:
     return before != wanted and wanted.follows(before)
 
 
-def _parameters_said(parameters: Mapping[str, Any]) -> str:
+def _describe_parameters(parameters: Mapping[str, Any]) -> str:
     rows = [f"{key} {value}" for values in parameters.values() for key, value in values.items()]
     return ", ".join(rows) or "the parameters of the defaults"
 
@@ -294,7 +294,7 @@ def _topology_change(topology: Mapping[str, Any], other: Mapping[str, Any]) -> s
             delta = topology[kind].get("delta")
             return f"{name} with " + (f"other {kind}" if delta is None else f"delta {delta}")
     if topology.get("parameters") != other.get("parameters"):
-        return f"{name} with {_parameters_said(topology.get('parameters', {}))}"
+        return f"{name} with {_describe_parameters(topology.get('parameters', {}))}"
     if topology.get("session") != other.get("session"):
         session = [f"{key} {value}" for key, value in topology.get("session", {}).items()]
         return f"{name} with {', '.join(session) or 'the sessions of the defaults'}"

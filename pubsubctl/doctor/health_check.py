@@ -160,7 +160,7 @@ def examine(subject: Subject, only: Sequence[str]) -> list[Finding]:
     chosen = [name for name in known if not only or name in only]
     if subject.inventory_problem is not None and {*chosen} & {*HOST_CHECKS, *TOGETHER}:
         chosen += [name for name in ("inventory",) if name not in chosen]
-    looks = _looks(subject, chosen)
+    looks = _gather_facts(subject, chosen)
     if subject.inventory is not None:
         for look in looks:
             look.expect = subject.inventory.expect
@@ -176,7 +176,7 @@ def examine(subject: Subject, only: Sequence[str]) -> list[Finding]:
     return found
 
 
-def _looks(subject: Subject, chosen: Sequence[str]) -> list[HostFacts]:
+def _gather_facts(subject: Subject, chosen: Sequence[str]) -> list[HostFacts]:
     """Return facts about the hosts, as far as the checks need facts."""
     if subject.inventory is None:
         return []

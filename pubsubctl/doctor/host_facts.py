@@ -168,7 +168,7 @@ def gather_host_facts(
         try:
             found.probe = await _probe(lab, connector, addresses if peers else {})
             if not only_machines:
-                await _look_for_ours(connector, found)
+                await _find_own_files(connector, found)
         except PubsubctlError as error:
             found.problem = error
 
@@ -217,7 +217,7 @@ async def _probe(lab: Lab, connector: Connector, addresses: Mapping[str, str]) -
     return found
 
 
-async def _look_for_ours(connector: Connector, found: HostFacts) -> None:
+async def _find_own_files(connector: Connector, found: HostFacts) -> None:
     try:
         found.observed = await connector.observe()
     except (PubsubctlError, ConfigError) as error:

@@ -22,7 +22,7 @@ from brokerd.protocols.registry import RunningProtocol, protocol_on
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import SCHEMA, FaultSchedule, read_schedule
-from fault_injection.schedule.targets import check_nft_can_tell
+from fault_injection.schedule.targets import check_nft_can_separate
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
@@ -114,7 +114,7 @@ def _on_nft(
     addresses = placement.addresses()
     for x, y in links:
         try:
-            check_nft_can_tell([(x, y)], addresses, known.possible_peers)
+            check_nft_can_separate([(x, y)], addresses, known.possible_peers)
         except ValueError:
             continue
         return "blackhole", f"{x}-{y}", "4s", {"backend": "nft"}

@@ -79,14 +79,14 @@ def _lay_out(wanted: dict[str, Any]) -> None:
         _mount("none", folder, "tmpfs", _NO_SUID | _NO_DEVICES, "size=8m,mode=755")
     os.mkdir("/run/sshd", 0o755)
     for folder, descriptor in kept:
-        _make_way(Path(folder))
+        _make_mount_point(Path(folder))
         _mount(f"/proc/self/fd/{descriptor}", folder, None, _BIND | _RECURSIVE)
     # Last, because the mounts above name descriptors through the old /proc.
     _mount("none", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
     _mount("none", "/sys", "sysfs", _NO_SUID | _NO_DEVICES | _NO_EXEC)
 
 
-def _make_way(folder: Path) -> None:
+def _make_mount_point(folder: Path) -> None:
     """Create a mount point, possibly in the machine's own empty home."""
     folder.mkdir(parents=True, exist_ok=True)
 

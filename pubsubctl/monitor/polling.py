@@ -38,7 +38,7 @@ QUIT_KEYS = b"qQ\x03\x04"
 _STYLES = {"good": "green", "bad": "bold red", "doubtful": "yellow", "dim": "dim", "bold": "bold"}
 
 
-async def keep_looking(lab: Lab, on_view: Callable[[View], None]) -> None:
+async def watch_lab(lab: Lab, on_view: Callable[[View], None]) -> None:
     """Call `on_view` with a view of the lab every second, forever."""
     watch = Watch()
     looks: dict[str, HostSample] = {}
@@ -69,7 +69,7 @@ async def _follow(connector: Connector, looks: dict[str, HostSample]) -> None:
                 looks[name] = HostSample(host=name)
             else:
                 async with connector.open_agent() as agent:
-                    await _look_on(connector, agent, record, looks)
+                    await _sample_every_second(connector, agent, record, looks)
         except* (Unreachable, HostError, PreflightFailed, ControlError) as group:
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
@@ -82,7 +82,7 @@ def _explain(error: BaseException, host: str) -> str:
     return str(error).splitlines()[0].removeprefix(f"host {host}: ")
 
 
-async def _look_on(
+async def _sample_every_second(
     connector: Connector,
     agent: AgentClient,
     record: Mapping[str, Any],
@@ -92,7 +92,7 @@ async def _look_on(
     after_ns: dict[str, int] = {}
     for count in range(1, sys.maxsize):
         began = trio.current_time()
-        looks[connector.host.name] = await host_look(agent, record, connector.host.name, after_ns)
+        looks[connector.host.name] = await sample_host(agent, record, connector.host.name, after_ns)
         await trio.sleep_until(began + LOOK_EVERY_S)
         if (
             count % RECORD_EVERY_LOOKS == 0
@@ -103,7 +103,7 @@ async def _look_on(
             record = fresh
 
 
-async def host_look(
+async def sample_host(
     agent: AgentClient, record: Mapping[str, Any], host: str, after_ns: dict[str, int]
 ) -> HostSample:
     """Return a sample of a host.
@@ -119,12 +119,12 @@ async def host_look(
     brokers: dict[str, BrokerSample] = {}
     loads: list[LoadSample] = []
 
-    async def ask_broker(row: Mapping[str, Any]) -> None:
-        brokers[row["broker"]] = await _broker_look(
+    async def query_broker(row: Mapping[str, Any]) -> None:
+        brokers[row["broker"]] = await _sample_broker(
             agent, row, status["processes"].get(row["broker"])
         )
 
-    async def ask_load(process: str) -> None:
+    async def query_load(process: str) -> None:
         try:
             answer = await agent.broker(
                 process,
@@ -141,10 +141,10 @@ async def host_look(
 
     async with trio.open_nursery() as nursery:
         for row in placed:
-            nursery.start_soon(ask_broker, row)
+            nursery.start_soon(query_broker, row)
         for process, row in status["processes"].items():
             if row["role"] == "load" and row["state"] == "running":
-                nursery.start_soon(ask_load, process)
+                nursery.start_soon(query_load, process)
     return HostSample(
         host=host,
         deployment=record,
@@ -155,7 +155,7 @@ async def host_look(
     )
 
 
-async def _broker_look(
+async def _sample_broker(
     agent: AgentClient, placed: Mapping[str, Any], process: Mapping[str, Any] | None
 ) -> BrokerSample:
     name = placed["broker"]
@@ -210,7 +210,7 @@ def watch(lab: Lab, console: Console, write: Callable[[str], None]) -> View | No
             last[:] = [view]
             on_view(view)
 
-        await run_reaching(lab, lambda: keep_looking(lab, remember))
+        await run_reaching(lab, lambda: watch_lab(lab, remember))
 
     if console.as_json:
         import json

@@ -38,7 +38,7 @@ from pubsubctl.runs.capsule_index import (
     read_index,
 )
 from pubsubctl.runs.redaction import copy_without_place, pack_run
-from pubsubctl.runs.runs import manifest, run_beside
+from pubsubctl.runs.runs import manifest, sibling_run
 
 README: Final = "README.md"
 _TABLES: Final = "tables"
@@ -201,7 +201,7 @@ def _with_series(runs: Sequence[Path]) -> list[Path]:
         run = run.resolve()
         found[run] = None
         for of_point in manifest(run).get("runs", {}).values() if _is_series(run) else ():
-            found.update(dict.fromkeys(run_beside(run, run_id) for run_id in of_point))
+            found.update(dict.fromkeys(sibling_run(run, run_id) for run_id in of_point))
     return [*found]
 
 

@@ -39,7 +39,7 @@ from pubsubctl.runs.revisions import (
     is_checkout,
     names_of_revisions,
 )
-from pubsubctl.runs.runs import manifest, run_beside
+from pubsubctl.runs.runs import manifest, sibling_run
 from pubsubctl.runs.series import Habits, merge_equal, verdict_table
 from pubsubctl.runs.verdicts import announce_verdicts, find_standing
 
@@ -118,7 +118,7 @@ def groups_of(run: Path) -> "list[Group]":
     read_series(run)
     return [
         Group(point if len(about["runs"]) > 1 else f"{run.name} {point}",
-              tuple(run_beside(run, run_id) for run_id in run_ids))
+              tuple(sibling_run(run, run_id) for run_id in run_ids))
         for point, run_ids in about["runs"].items()
     ]  # fmt: skip
 

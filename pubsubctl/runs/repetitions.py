@@ -14,8 +14,8 @@ from bench.run.series import (
     Instance,
     Order,
     Series,
-    as_given,
     describe_other_commits,
+    keep_order,
     open_series,
 )
 from bench.run.testbed import RunFailed
@@ -109,7 +109,7 @@ class Design:
 
     instances: int
     figures: Sequence[str] = (FIGURE,)
-    order: Order = as_given
+    order: Order = keep_order
     budget_ns: int | None = None
     axes: Sequence[Axis] = ()
     keys: Mapping[str, Mapping[str, Any]] | None = None

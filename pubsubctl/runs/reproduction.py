@@ -28,7 +28,7 @@ from pubsubctl.runs.claims import judge as judge_claims
 from pubsubctl.runs.claims import load_claims, measurements
 from pubsubctl.runs.experiment import Experiment, carry_out, describe_abandoned, lab_for
 from pubsubctl.runs.plan import plan_experiment
-from pubsubctl.runs.runs import manifest, read_json, run_beside
+from pubsubctl.runs.runs import manifest, read_json, sibling_run
 from pubsubctl.runs.verdicts import JudgedRun, judge_with
 
 SCHEMA: Final = "pubsubctl/reproduced/1"
@@ -276,7 +276,7 @@ def _to_run(capsule: Capsule) -> Sequence[Path]:
             points = read_json(run / "series.json")["points"].values()
             typical = {point["modal"] for point in points}
             for each in (run_id for point in points for run_id in point["runs"]):
-                of_series[run_beside(run, each)] = each in typical
+                of_series[sibling_run(run, each)] = each in typical
     return [
         run
         for run in capsule.runs

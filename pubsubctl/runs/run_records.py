@@ -26,7 +26,7 @@ from pubsubctl.runs.runs import (
     manifest,
     read_json,
     refuse_archive,
-    run_beside,
+    sibling_run,
     size_bytes_of,
 )
 
@@ -59,7 +59,7 @@ def replace_series(folders: Sequence[Path]) -> list[Path]:
                 f"{folder.name}` fetches them"
             )
         refuse_archive(folder)
-        members = [run_beside(folder, member) for member in record.members]
+        members = [sibling_run(folder, member) for member in record.members]
         found += members or [folder]
     return list(dict.fromkeys(found))
 

@@ -159,7 +159,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def run_beside(run: Path, run_id: object) -> Path:
+def sibling_run(run: Path, run_id: object) -> Path:
     """Return the folder of another run of the same experiment.
 
     Raises:

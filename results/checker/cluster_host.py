@@ -35,7 +35,7 @@ ENDED_WITHIN_S: Final = 15.0
 _POLL_S: Final = 0.1
 
 
-class NotDone(Exception):
+class VerbFailed(Exception):
     """The reason for a failed verb."""
 
 
@@ -70,7 +70,7 @@ def start(
     """Start a master or worker that outlives this process, and wait until the start is reported.
 
     Raises:
-        NotDone: the process ended, or was too slow; with its last output.
+        VerbFailed: the process ended, or was too slow; with its last output.
     """
     from results.checker.java import (
         find_java,
@@ -107,7 +107,7 @@ def start(
         _stop(row)
         lines = log.read_text("utf-8", "replace").strip().splitlines() or ["nothing"]
         error_line = next((line for line in reversed(lines) if "ERROR" in line), lines[-1])
-        raise NotDone(f"Spark's {role} did not start; its output: {error_line.strip()[:300]}")
+        raise VerbFailed(f"Spark's {role} did not start; its output: {error_line.strip()[:300]}")
     document = {**about, "role": role, "address": address, "url": found[1]}
     row.write_text(json.dumps(document), encoding="utf-8")
     return {**document, "changed": True}
@@ -190,7 +190,7 @@ def main(words: Sequence[str]) -> int:
             answer = start(Path(folder), name, role, address, arguments)
         else:
             answer = {"status": status, "stop": stop}[verb](Path(folder), rest[0])
-    except (NotDone, OSError) as error:
+    except (VerbFailed, OSError) as error:
         answer = {"refused": str(error)}
     sys.stdout.write(json.dumps(answer) + "\n")
     return 1 if "refused" in answer else 0

@@ -101,7 +101,7 @@ class DeliveryCheck:
         self._wanted = self._publications.join(
             F.broadcast(self._matches), ["run_id", "attrs_expected"]
         )
-        self._look_for_undone()
+        self._find_missed()
         counted = self._count_spans(pairs)
         self._places = Places(spark, facts, judged, positions)
         for run_id, sub_id, n in self._places.find_unplaced():
@@ -249,7 +249,7 @@ class DeliveryCheck:
                     source.pubend, SourceSummary(None, None, 0, 0)
                 )
 
-    def _look_for_undone(self) -> None:
+    def _find_missed(self) -> None:
         """Record matching publications that never happened before later publications.
 
         A client completes its publications in their order; only at its end may the last

@@ -144,14 +144,14 @@ def narrow_svg(name: str, run_dir: Path) -> str:
     from results.figures.style import run_style
 
     with run_style():
-        figure = _module(name).paint(numbers_beside(name, run_dir), "narrow")
+        figure = _module(name).paint(read_drawn_numbers(name, run_dir), "narrow")
     stream = io.BytesIO()
     with house_style():
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     return adapt_to_dark_pages(stream.getvalue().decode("utf-8"))
 
 
-def numbers_beside(name: str, run_dir: Path) -> "FigureData":
+def read_drawn_numbers(name: str, run_dir: Path) -> "FigureData":
     """Return the numbers of a figure that was drawn before.
 
     Raises:
@@ -172,7 +172,7 @@ def _collect(figure: RunFigure, spark: "SparkSession | None", run_dir: Path) -> 
         data: FigureData = _module(figure.name).collect(read_run(run_dir))
         return data
     if spark is None:
-        return numbers_beside(figure.name, run_dir)
+        return read_drawn_numbers(figure.name, run_dir)
     return _collect_by_spark(figure, spark, run_dir)
 
 

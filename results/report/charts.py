@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from results.report import text
-from results.report.run_reader import Row, RunStory
+from results.report.run_reader import Row, RunSummary
 from results.report.text import SECOND_NS, seconds
 from results.rules.fault_log import FAULT_STAMPS, FaultSpan, fault_spans
 from results.tables.manifest import Run
@@ -93,7 +93,7 @@ class LanesPicture:
     words: str
 
 
-def lanes_picture(story: RunStory, size: Size = "wide") -> LanesPicture | None:
+def lanes_picture(story: RunSummary, size: Size = "wide") -> LanesPicture | None:
     """Return the faults over time, a lane per broker or link; None if no fault was applied."""
     run = story.run
     full_width, axis_left = LANES_WIDTHS[size], LANES_LEFTS[size]
@@ -270,7 +270,7 @@ class LatencyPicture:
     grid: Sequence[tuple[float, str]]
 
 
-def latency_picture(stories: Sequence[RunStory], names: Sequence[str]) -> LatencyPicture | None:
+def latency_picture(stories: Sequence[RunSummary], names: Sequence[str]) -> LatencyPicture | None:
     """Return the drawing; None if fewer than two runs measured latencies.
 
     Args:
@@ -311,7 +311,7 @@ def latency_picture(stories: Sequence[RunStory], names: Sequence[str]) -> Latenc
     return LatencyPicture(lines, [(places[key], text) for key, text in COLUMNS.items()], grid)
 
 
-def _latencies(story: RunStory) -> dict[str, float]:
+def _latencies(story: RunSummary) -> dict[str, float]:
     """Return the percentiles of the headline that are above 0, in µs."""
     found = (story.run.manifest.get("headline") or {}).get("response_us") or {}
     return {

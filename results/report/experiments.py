@@ -35,7 +35,7 @@ class ShownFigure:
 
 
 @dataclass(frozen=True)
-class ExperimentStory:
+class ExperimentSummary:
     """A run in the form that the page shows.
 
     Attributes:
@@ -68,7 +68,7 @@ _SERIES: Final = (
 )
 
 
-def _heading(stories: Sequence[ExperimentStory]) -> tuple[str, str]:
+def _heading(stories: Sequence[ExperimentSummary]) -> tuple[str, str]:
     """Return the title and the first sentences of a page."""
     series = [str(story.manifest.get("experiment")) for story in stories if story.is_series]
     others = len(stories) - len(series)
@@ -127,14 +127,14 @@ def write_experiment_report(
     return output
 
 
-def _story(folder: Path, lines: Sequence[str]) -> ExperimentStory:
+def _story(folder: Path, lines: Sequence[str]) -> ExperimentSummary:
     manifest = read_json(folder / "manifest.json")
     figures = [
         _figure(path) for path in sorted((find_unsealed_derived(folder) / "figures").glob("*.json"))
     ]
     if not figures:
         raise ResultsError(f"{folder}: no figure has been drawn; `pubsubctl plot` draws them")
-    return ExperimentStory(folder, manifest, figures, lines)
+    return ExperimentSummary(folder, manifest, figures, lines)
 
 
 def _figure(words_file: Path) -> ShownFigure:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.figures.context import find_limiting_load_generator
 from results.report import charts, text
-from results.report.run_reader import SHOWN_FIGURES, SHOWN_PERCENTILES, RunStory, read_story
+from results.report.run_reader import SHOWN_FIGURES, SHOWN_PERCENTILES, RunSummary, read_summary
 from results.tables.json_files import write_whole
 
 if TYPE_CHECKING:
@@ -106,14 +106,14 @@ def write_report(
         ResultsError: a folder contains no run.
         IntegrityError: a file of a run has changed since the run's end.
     """
-    stories = [read_story(spark, Path(run_dir)) for run_dir in run_dirs]
+    stories = [read_summary(spark, Path(run_dir)) for run_dir in run_dirs]
     output = Path(output)
     write_whole(output, render(stories, title, unpromised))
     return output
 
 
 def render(
-    stories: Sequence[RunStory], title: str = "", unpromised: Mapping[str, str] | None = None
+    stories: Sequence[RunSummary], title: str = "", unpromised: Mapping[str, str] | None = None
 ) -> str:
     """Return the page for these runs, and for the entries of `unpromised`."""
     assert stories, "a report on no run"
@@ -187,7 +187,7 @@ def term_anchor(name: str) -> str:
     return f"term-{name.replace(' ', '-')}"
 
 
-def _names_of(stories: Sequence[RunStory]) -> list[str]:
+def _names_of(stories: Sequence[RunSummary]) -> list[str]:
     """Return the name of each run on the page, with its id where protocols repeat."""
     protocols = [text.title(text.protocol(story)) for story in stories]
     return [
@@ -196,7 +196,7 @@ def _names_of(stories: Sequence[RunStory]) -> list[str]:
     ]
 
 
-def _earlier_rows(story: RunStory) -> list[tuple[str, str, list[str]]]:
+def _earlier_rows(story: RunSummary) -> list[tuple[str, str, list[str]]]:
     """Return run id, verdict and numbers of this run and its last ten, newest first."""
     own = story.run.manifest.get("headline") or {}
     rows = [(story.run.run_id, story.word, own)]
@@ -220,7 +220,7 @@ def _percentile_name(name: str) -> str:
     return {"p999": "99.9 %", "max": "largest"}.get(name, f"{name[1:]} %")
 
 
-def _headline(stories: Sequence[RunStory]) -> str:
+def _headline(stories: Sequence[RunSummary]) -> str:
     first = stories[0]
     if len(stories) == 1:
         experiment = first.run.manifest.get("experiment") or "A run"
@@ -233,10 +233,10 @@ def _headline(stories: Sequence[RunStory]) -> str:
     return f"{len(stories)} runs"
 
 
-def _comparable(stories: Sequence[RunStory]) -> bool:
+def _comparable(stories: Sequence[RunSummary]) -> bool:
     """Return True if the runs had the same workload and faults, apart from the protocol."""
 
-    def shape_of(story: RunStory) -> Mapping[str, Any]:
+    def shape_of(story: RunSummary) -> Mapping[str, Any]:
         without = {k: v for k, v in story.run.workload.items() if k != "protocol"}
         steps = [(row["verb"], row["target"]) for row in story.run.fault_rows]
         return {"workload": without, "links": story.run.links, "faults": steps}
@@ -244,10 +244,10 @@ def _comparable(stories: Sequence[RunStory]) -> bool:
     return all(shape_of(story) == shape_of(stories[0]) for story in stories[1:])
 
 
-def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
+def _comparison(stories: Sequence[RunSummary]) -> list[tuple[str, list[str]]]:
     """Return a few numbers of all runs, side by side."""
 
-    rows: Mapping[str, Callable[[RunStory], str]] = {
+    rows: Mapping[str, Callable[[RunSummary], str]] = {
         "promised": _describe_promised,
         "order promised": _order_promised,
         "published while measuring": lambda s: text.count(s.count_of("published_in_measure")),
@@ -277,7 +277,7 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
     return [row for row in table if {*row[1]} != {"–"}]
 
 
-def _promise_rows(stories: Sequence[RunStory]) -> tuple[list[str], list[list[str]]]:
+def _promise_rows(stories: Sequence[RunSummary]) -> tuple[list[str], list[list[str]]]:
     """Return the faults of the schedule, and a row per run with promise and outcome per fault."""
     steps = [row["steps"][0] for story in stories for row in story.verdict.get("recoveries") or ()]
     faults = [*dict.fromkeys(steps)]
@@ -292,7 +292,7 @@ def _promise_rows(stories: Sequence[RunStory]) -> tuple[list[str], list[list[str
     return faults, rows
 
 
-def _promise_of(story: RunStory) -> str:
+def _promise_of(story: RunSummary) -> str:
     """Return the promise of another system, else the guarantee that the run was judged by."""
     system = story.run.manifest.get("system") or {}
     if _promises(story).get("exactly_once") is False and not system:
@@ -300,11 +300,11 @@ def _promise_of(story: RunStory) -> str:
     return str(system.get("promise") or story.verdict.get("guarantee") or "–")
 
 
-def _promises(story: RunStory) -> Mapping[str, Any]:
+def _promises(story: RunSummary) -> Mapping[str, Any]:
     return story.run.manifest.get("promises") or {}
 
 
-def _order_promised(story: RunStory) -> str:
+def _order_promised(story: RunSummary) -> str:
     """Return the order that a protocol of ours promises; "–" without the promise of delivery."""
     promises = _promises(story)
     if story.run.manifest.get("system") or not promises.get("exactly_once"):
@@ -314,33 +314,33 @@ def _order_promised(story: RunStory) -> str:
     return named.get(order, order)
 
 
-def _describe_promised(story: RunStory) -> str:
+def _describe_promised(story: RunSummary) -> str:
     if _promises(story).get("exactly_once") is False and not story.run.manifest.get("system"):
         return NOTHING
     guarantee = story.run.workload.get("guarantee") or {}
     return str(guarantee.get("delivery", "exactly-once")).replace("-", " ")
 
 
-def _count_violated(story: RunStory, kind: str) -> str:
+def _count_violated(story: RunSummary, kind: str) -> str:
     """Return the number of violations of a kind, whether promised or not."""
     return text.count(story.violations.get(kind, 0) if story.verdict else None)
 
 
-def _wrong(story: RunStory) -> str:
+def _wrong(story: RunSummary) -> str:
     """Return the broken promises; permitted deviations are counted elsewhere."""
     if not story.verdict:
         return "–"
     return "nothing" if story.word == "VALID" else text.violations(story) or "nothing"
 
 
-def _recovery_time(story: RunStory) -> str:
+def _recovery_time(story: RunSummary) -> str:
     """Return the time from the end of a fault to its last recovered delivery, over all faults."""
     found = [row["recovered_after_ns"] for row in story.verdict.get("recoveries") or ()]
     known = [after_ns for after_ns in found if after_ns is not None]
     return f"{max(0, max(known)) / 1e9:,.2f} s" if known else "–"
 
 
-def _compute_delivery_rate(story: RunStory) -> str:
+def _compute_delivery_rate(story: RunSummary) -> str:
     if find_limiting_load_generator(story.run.manifest):
         return "–"
     headline = story.run.manifest.get("headline") or {}
@@ -352,31 +352,31 @@ def _compute_delivery_rate(story: RunStory) -> str:
     return f"{value:,.0f}, with {earlier:,} sent earlier" if is_mixed else f"{value:,.0f}"
 
 
-def _describe_limit(story: RunStory) -> str:
+def _describe_limit(story: RunSummary) -> str:
     if limit := find_limiting_load_generator(story.run.manifest):
         return f"{limit}: no result of throughput"
     return (story.run.manifest.get("headline") or {}).get("limited_by") or "–"
 
 
-def _latency(story: RunStory, name: str) -> str:
+def _latency(story: RunSummary, name: str) -> str:
     """Return a percentile over all deliveries, as `bench` prints it."""
     found = (story.run.manifest.get("headline") or {}).get("response_us") or {}
     value = found.get(name)
     return text.latency(round(value)) if isinstance(value, int | float) else "–"
 
 
-def _slowest(story: RunStory, name: str) -> str:
+def _slowest(story: RunSummary, name: str) -> str:
     """Return the largest of the subscriptions' percentiles, if there are several of them."""
     is_other = len(story.subscriptions) > 1 or _latency(story, name) == "–"
     return worst_latency(story, name) if is_other else "–"
 
 
-def _cpu_per_delivery_and_broker(story: RunStory) -> str:
+def _cpu_per_delivery_and_broker(story: RunSummary) -> str:
     mean = (story.run.manifest.get("headline") or {}).get("broker_cpu_us_per_message_mean")
     return f"{mean:,.1f} µs" if mean else "–"
 
 
-def _cpu_per_delivery(story: RunStory) -> str:
+def _cpu_per_delivery(story: RunSummary) -> str:
     """Return the agents' measurements of processes, which include other systems' brokers."""
     headline = story.run.manifest.get("headline") or {}
     mean, roles = (
@@ -387,24 +387,24 @@ def _cpu_per_delivery(story: RunStory) -> str:
     return f"{mean * count:,.0f} µs" if mean else "–"
 
 
-def _largest_memory(story: RunStory) -> str:
+def _largest_memory(story: RunSummary) -> str:
     largest = max((row.peak_rss_bytes for row in story.brokers), default=0)
     return f"{largest / 1e6:,.0f} MB" if largest else "–"
 
 
-def _on_disk(story: RunStory) -> str:
+def _on_disk(story: RunSummary) -> str:
     """Return the size of all brokers' files."""
     sizes = story.run.manifest.get("disk_bytes")
     return f"{sum(sizes.values()) / 1e6:,.1f} MB" if sizes else "–"
 
 
-def worst_latency(story: RunStory, name: str) -> str:
+def worst_latency(story: RunSummary, name: str) -> str:
     """Return the largest of the subscriptions' percentiles."""
     found = [row.latency_us[name] for row in story.subscriptions if row.latency_us]
     return text.latency(max(found)) if found else "–"
 
 
-def cpu_per_message(story: RunStory) -> str:
+def cpu_per_message(story: RunSummary) -> str:
     """Return the processor time of all brokers per publication received by a broker."""
     known = [row for row in story.brokers if row.cpu_us_per_message is not None]
     received = sum(row.received for row in known)

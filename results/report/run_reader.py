@@ -111,7 +111,7 @@ class EarlierRun:
 
 
 @dataclass(frozen=True)
-class RunStory:
+class RunSummary:
     """A run in the form that the report shows.
 
     Attributes:
@@ -163,9 +163,9 @@ class RunStory:
         return measure.to_ns - measure.from_ns
 
 
-def read_story(spark: "SparkSession", run_dir: Path) -> RunStory:
+def read_summary(spark: "SparkSession", run_dir: Path) -> RunSummary:
     """Return the report's content for a run, with drawn figures."""
-    story = read_small_story(run_dir)
+    story = read_small_summary(run_dir)
     if (table_folder(story.run, "deliveries")).is_dir():
         latencies = _latencies(spark, story.run)
         subscriptions = [
@@ -177,12 +177,12 @@ def read_story(spark: "SparkSession", run_dir: Path) -> RunStory:
     return replace(story, pictures=pictures)
 
 
-def read_small_story(run_dir: Path) -> RunStory:
+def read_small_summary(run_dir: Path) -> RunSummary:
     """Return the content that needs no Spark: everything but latencies and figures."""
     run = read_run(run_dir)
     verdict = run.derived / "verdict.json"
     evidence = run.derived / "evidence" / "delivery.jsonl"
-    return RunStory(
+    return RunSummary(
         run=run,
         verdict=(document := read_verdict(verdict, run.run_id) if verdict.is_file() else {}),
         evidence=(cases := [*read_json_lines(evidence, missing_ok=True)]),

@@ -10,7 +10,7 @@ import jinja2
 from brokerd.model.fault_verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS, VERB_TABLE
 from brokerd.text import counted as counted
 from brokerd.text import format_number
-from results.report.run_reader import RunStory
+from results.report.run_reader import RunSummary
 from results.rules.timing import publisher_entries
 from results.rules.verdict_text import describe_absent, verdict_in_words, with_publisher_names
 from results.tables.manifest import Run
@@ -83,13 +83,13 @@ def latency(value_us: int | None) -> str:
     return f"{scaled:.{digits}f} {unit}".replace("-", "−")
 
 
-def protocol(story: RunStory) -> str:
+def protocol(story: RunSummary) -> str:
     """Return the title of the run's protocol; in a comparison, its label there."""
     labels = story.run.manifest.get("labels") or {}
     return str(labels.get("compared") or story.run.words.title)
 
 
-def with_publishers(story: RunStory, text: str) -> str:
+def with_publishers(story: RunSummary, text: str) -> str:
     """Return a text in which the names of publishers replace those of their sources."""
     return with_publisher_names(text, story.publishers)
 
@@ -109,13 +109,13 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:] if text[:1].isascii() else text
 
 
-def verdict_word(story: RunStory) -> str:
+def verdict_word(story: RunSummary) -> str:
     """Return the displayed verdict, with its restriction."""
     is_calm = bool(story.verdict.get("calm"))
     return verdict_in_words(story.word, is_calm=is_calm, brokers=story.run.brokers_label)
 
 
-def balance(story: RunStory) -> str:
+def balance(story: RunSummary) -> str:
     """Return the number of owed deliveries as the sum of its parts."""
     parts = [f"{story.count_of('delivered') or 0:,} delivered"]
     for name in ("missing", "undecided"):
@@ -123,7 +123,7 @@ def balance(story: RunStory) -> str:
     return f"{story.count_of('owed') or 0:,} owed = {' + '.join(parts)}"
 
 
-def outcome(story: RunStory) -> str:
+def outcome(story: RunSummary) -> str:
     """Return the outcome of the run, in a sentence or two."""
     name = sentence(protocol(story))
     owed, at_risk = story.count_of("owed") or 0, story.exercise_of("at_risk_deliveries")
@@ -144,7 +144,7 @@ def outcome(story: RunStory) -> str:
     return f"This run of {protocol(story)} was not judged yet; run `pubsubctl check`."
 
 
-def paragraph(story: RunStory) -> str:
+def paragraph(story: RunSummary) -> str:
     """Return promise, load, faults and outcome of a run, in one paragraph."""
     run = story.run
     guarantee = str(story.verdict.get("guarantee") or "").strip()
@@ -171,7 +171,7 @@ def _whole(duration_ns: int) -> str:
     return f"{duration_ns / SECOND_NS:g} s"
 
 
-def withheld(story: RunStory) -> str:
+def withheld(story: RunSummary) -> str:
     """Return a sentence about withheld publications with a leading blank; empty if nothing."""
     total = story.count_of("withheld") or 0
     if not total:
@@ -182,14 +182,14 @@ def withheld(story: RunStory) -> str:
     return f" {total:,} more were withheld and announced: {named}{more}."
 
 
-def violations(story: RunStory) -> str:
+def violations(story: RunSummary) -> str:
     """Return the violations of a run: `1,204 missing, 3 repeated`."""
     return ", ".join(
         f"{number:,} {VIOLATIONS.get(kind, kind)}" for kind, number in story.violations.items()
     )
 
 
-def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
+def recovery(story: RunSummary, recovery: Mapping[str, Any]) -> str:
     """Return the risk and recovery of a fault, in sentences."""
     target, verb = recovery["target"], recovery["verb"]
     from_ns, to_ns, ended_by = recovery["from_ns"], recovery["to_ns"], recovery["ended_by"]
@@ -224,7 +224,7 @@ def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
     return f"{happened}, the last {seconds(abs(after_ns), 2)} s {relation} {ending}."
 
 
-def churn(story: RunStory) -> str:
+def churn(story: RunSummary) -> str:
     """Return the absences of subscribers and the deliveries at risk, in sentences."""
     found = story.verdict.get("churn")
     if not found:
@@ -248,7 +248,7 @@ def _effect(verb: str) -> str:
     return (VERB_TABLE[verb].past if verb in VERB_TABLE else "") or verb
 
 
-def _place(verb: str, target: str, story: RunStory) -> str:
+def _place(verb: str, target: str, story: RunSummary) -> str:
     if verb in MACHINE_VERBS:
         return f"machine {target}"
     if verb in SET_VERBS:
@@ -261,7 +261,7 @@ def _place(verb: str, target: str, story: RunStory) -> str:
     return f"the link {target}"
 
 
-def _describe_absorbed(story: RunStory, recovery: Mapping[str, Any]) -> int:
+def _describe_absorbed(story: RunSummary, recovery: Mapping[str, Any]) -> int:
     return sum(
         row.get("absorbed_msgs") or 0
         for row in story.run.fault_rows
@@ -269,7 +269,7 @@ def _describe_absorbed(story: RunStory, recovery: Mapping[str, Any]) -> int:
     )
 
 
-def fault_clock(story: RunStory) -> str:
+def fault_clock(story: RunSummary) -> str:
     """Return the clock of the fault times with its accuracy, in a sentence."""
     errors = [row.get("err_ns") for row in story.run.fault_rows]
     text = "Seconds since measuring began, on the clock of the machine that measured"
@@ -295,7 +295,7 @@ def describe_recovery(recovery: Mapping[str, Any]) -> str:
     return f"all {at_risk:,} arrived{last}"
 
 
-def done(story: RunStory) -> str:
+def done(story: RunSummary) -> str:
     """Return the violations of the run, whether promised or not."""
     if not story.verdict:
         return "–"
@@ -304,7 +304,7 @@ def done(story: RunStory) -> str:
     return f"{found}; {undecided:,} undecided" if undecided else found
 
 
-def further_losses(story: RunStory) -> str:
+def further_losses(story: RunSummary) -> str:
     """Return losses besides deliveries at risk, such as while a broker was down, or ""."""
     lost = story.exercise_of("at_risk_deliveries") - story.exercise_of("recovered")
     further = story.violations.get("missing", 0) - lost
@@ -314,7 +314,7 @@ def further_losses(story: RunStory) -> str:
     return f"Another {count_text}, of publications sent outside these times, never arrived either."
 
 
-def resent(story: RunStory) -> str:
+def resent(story: RunSummary) -> str:
     """Return the brokers' counters about the recovery, in a sentence; may be empty."""
     lost, resent = story.exercise_of("sessions_lost"), story.exercise_of("resent_publications")
     twice = story.exercise_of("duplicates_received")
@@ -353,7 +353,7 @@ def span(from_utc: str | None, to_utc: str | None) -> str:
     return f"{start} to {end[11:] if end[:10] == start[:10] else end} UTC"
 
 
-def clocks(story: RunStory) -> list[str]:
+def clocks(story: RunSummary) -> list[str]:
     """Return the reference clock of latencies, and the accuracy between clocks."""
     clocks = story.run.clocks
     host = clocks.reference or "one machine"

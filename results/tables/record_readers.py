@@ -367,7 +367,7 @@ class PositionReader(RecordReader):
         self._clock = clock
 
     def batch(self, file: RecordFile, rows: Any, first_row: int) -> pa.RecordBatch:
-        delivered = deliveries_beside(file)["subscription"][rows["row"]]
+        delivered = deliveries_of_positions(file)["subscription"][rows["row"]]
         streams = [self._names.streams.index(name) for name in file.tables["streams"]]
         return _batch(
             self.ddl,
@@ -381,7 +381,7 @@ class PositionReader(RecordReader):
         )
 
 
-def deliveries_beside(file: RecordFile) -> Any:
+def deliveries_of_positions(file: RecordFile) -> Any:
     """Return the rows of deliveries to which a file of positions refers."""
     path = file.path.with_name("deliveries.rec")
     rows = path.stat().st_size // RECORD_BYTES if path.is_file() else 0
@@ -397,7 +397,7 @@ def check_positions(files: Iterable[RecordFile]) -> None:
     """
     for file in files:
         rows = np.memmap(file.path, RECORDS["positions"], mode="r", shape=(file.rows,))["row"]
-        wrong = np.flatnonzero((rows < 0) | (rows >= len(deliveries_beside(file))))
+        wrong = np.flatnonzero((rows < 0) | (rows >= len(deliveries_of_positions(file))))
         if wrong.size:
             raise IntegrityError(
                 f"{file.path}, record {int(wrong[0])}: the position of delivery "

@@ -10,7 +10,7 @@ from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import CRASH, DISCONNECT, ROAM, SLOW
 from brokerd.protocols.interface import CoreStatus
 from fault_injection.apply.backends import ClientFaults
-from fault_injection.apply.evidence import look_for, see_sessions_down
+from fault_injection.apply.evidence import observe_sessions_down, observer_of
 from fault_injection.apply.injector import Fault, MissingEffect
 from fault_injection.schedule.targets import Target
 
@@ -125,7 +125,7 @@ def test_a_cut_is_seen_when_no_session_is_left_at_either_end(
     end = SimpleNamespace(broker="b1", peer=peer, command=own_status)
 
     async def see() -> Any:
-        return await see_sessions_down([cast("Any", end)], lambda _: ["b2", "b3"], status_of)
+        return await observe_sessions_down([cast("Any", end)], lambda _: ["b2", "b3"], status_of)
 
     is_seen = "b2" not in own if peer else not own and not others
     assert trio.run(see) == ({"b1": {"ready": [*own]}} if is_seen else None)
@@ -153,7 +153,7 @@ def process(row: dict[str, Any], broker: str = "b1", host: str = "n1", pid: int 
 
 def see(verb: str, *ends: Any, machine: str = "") -> Any:
     fault = Fault("f", verb, cast(Target, SimpleNamespace(machine=machine)))
-    return trio.run(look_for(verb), fault, ends)
+    return trio.run(observer_of(verb), fault, ends)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import trio
 from fault_injection.apply.injector import Evidence, Fault
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.plan import expand
-from fault_injection.schedule.targets import check_nft_can_tell
+from fault_injection.schedule.targets import check_nft_can_separate
 from tests.fault_injection.test_injector import MadeUpBackend, play, stages
 from tests.fault_injection.test_schedule import ABSORB, read, step
 
@@ -51,12 +51,12 @@ def test_a_line_can_be_read_before_the_next_step_ends(tmp_path: Path) -> None:
 def test_nft_parts_two_brokers_unless_a_third_at_their_address_would_be_parted_too() -> None:
     addresses = {"x": "10.0.0.1:1", "y": "10.0.0.1:2", "z": "10.0.0.2:1"}
     near = {"x": ["z"], "y": [], "z": ["x"]}
-    check_nft_can_tell([("x", "z")], addresses, near.__getitem__)
+    check_nft_can_separate([("x", "z")], addresses, near.__getitem__)
     near = {"x": ["z"], "y": ["z"], "z": ["x", "y"]}
     around = {"a": ["x", "y"], "x": ["a"], "y": ["a"], "z": []}
     with pytest.raises(ValueError, match="nft cannot separate y from x"):
-        check_nft_can_tell([("x", "z")], addresses, near.__getitem__)
+        check_nft_can_separate([("x", "z")], addresses, near.__getitem__)
     with pytest.raises(ValueError, match="nft cannot separate"):
         # The broker that shares an address is the second of the pair.
-        check_nft_can_tell([("a", "x")], {**addresses, "a": "10.0.0.9:1"}, around.__getitem__)
-    check_nft_can_tell([("x", "z"), ("z", "y")], addresses, near.__getitem__)
+        check_nft_can_separate([("a", "x")], {**addresses, "a": "10.0.0.9:1"}, around.__getitem__)
+    check_nft_can_separate([("x", "z"), ("z", "y")], addresses, near.__getitem__)

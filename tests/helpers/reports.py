@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet
 
-from results.report.run_reader import RunStory, read_small_story
+from results.report.run_reader import RunSummary, read_small_summary
 from results.tables.load import table_folder
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
@@ -83,7 +83,7 @@ def story_of(
     *,
     evidence: tuple[Mapping[str, Any], ...] = (),
     changes: Mapping[str, Any] | None = None,
-) -> RunStory:
+) -> RunSummary:
     """Return a synthetic run as the report reads it, without latencies and figures.
 
     Args:
@@ -108,7 +108,7 @@ def story_of(
         for name, table in small_tables(facts, read_logs(facts)).items():
             table_folder(facts, name).mkdir(parents=True)
             pyarrow.parquet.write_table(table, table_folder(facts, name) / "part-0.parquet")
-    return read_small_story(run)
+    return read_small_summary(run)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.runs.capsule_index import DOCUMENT, digest_of
 from pubsubctl.runs.capsules import Capsule, make_capsule, unpack_capsule
 from pubsubctl.runs.reproduction import compare, judge_again
-from pubsubctl.runs.runs import run_beside
+from pubsubctl.runs.runs import sibling_run
 from pubsubctl.runs.verdicts import JudgedRun
 from results.tables.seals import seal
 from tests.helpers.runs import Scenario, unpack_sample, write_demo_run
@@ -336,7 +336,7 @@ def test_every_file_of_a_run_is_covered(capsule: Path, tmp_path: Path, name: str
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", "..", "", "a/b", 7, None])
 def test_a_series_names_runs_beside_itself_only(tmp_path: Path, name: object) -> None:
     with pytest.raises(IntegrityError, match="no name of a run"):
-        run_beside(tmp_path / "series", name)
+        sibling_run(tmp_path / "series", name)
 
 
 def test_a_file_that_is_no_capsule_is_refused(call: Call, tmp_path: Path) -> None:

@@ -11,7 +11,11 @@ import trio
 
 from bench.spec.spec import load_topology
 from brokerd.protocols.interface import Farewell
-from pubsubctl.deployment.membership import DecommissionCandidate, _record, look_at_leaving
+from pubsubctl.deployment.membership import (
+    DecommissionCandidate,
+    _record,
+    collect_departure_reports,
+)
 
 TOPOLOGY = load_topology(Path(__file__).parents[2] / "bench" / "topologies" / "durable.toml")
 
@@ -59,7 +63,7 @@ class Lab:
 @pytest.mark.parametrize("broker", ["c1", "c3"])
 def test_a_decommission_may_be_repeated_and_follow_another(broker: str) -> None:
     lab: Any = Lab("c3")
-    leaving = trio.run(look_at_leaving, lab, broker)
+    leaving = trio.run(collect_departure_reports, lab, broker)
     assert lab.asked == [name for name in ("c1", "c2") if name != broker]
     assert [*leaving.hosts] == [*leaving.reports] == lab.asked
 

@@ -10,7 +10,7 @@ import pytest
 
 from results.figures import series as series_figure
 from results.papers.gd02.fault_figures import FIG7, draw
-from results.papers.gd02.faults import FaultStory
+from results.papers.gd02.faults import FaultSummary
 from results.papers.gd02.overhead_figures import Cost, draw_fig4, draw_fig5
 from results.repetitions.series_runs import Point, SeriesRuns
 from results.repetitions.spread import spread_of
@@ -43,7 +43,7 @@ def request(broker: str, peer: str, at_s: float, asked_ms: int, stream: int = 0)
     }  # fmt: skip
 
 
-def a_story(run_id: str, late_ms: int = 0) -> FaultStory:
+def a_story(run_id: str, late_ms: int = 0) -> FaultSummary:
     """Return the story of a stall: b1 stalls at 6 s for 2.5 s.
 
     s1 and s2 request two streams from b2, and b2 sends one request to p1.
@@ -56,7 +56,7 @@ def a_story(run_id: str, late_ms: int = 0) -> FaultStory:
     ]
     usual = dict.fromkeys(range(200), 2_000.0)
     slow = {**usual, 61: 2_450_000.0}
-    return FaultStory(
+    return FaultSummary(
         run_id, 6 * SECOND, 2_500 * MS, 8_500 * MS, 38_500 * MS, requests,
         {"s1": slow, "s2": slow, "s3": usual},
     )  # fmt: skip

@@ -17,7 +17,7 @@ from results.checker.checks import check_run
 from results.report import write_report
 from results.report.charts import lanes_picture, latency_picture
 from results.report.page import DEFINITIONS, TERMS, render, term_anchor
-from results.report.run_reader import RunStory, read_earlier
+from results.report.run_reader import RunSummary, read_earlier
 from results.report.text import (
     argument,
     command,
@@ -461,7 +461,7 @@ def test_the_latency_and_cpu_of_a_report_are_those_of_the_terminal(tmp_path: Pat
     assert "latency p50 1.23 ms, p99 45.60 ms · 71.3 µs of CPU per delivery and broker" in told
 
 
-def _with_headline(story: RunStory, p50_us: float, p99_us: float) -> RunStory:
+def _with_headline(story: RunSummary, p50_us: float, p99_us: float) -> RunSummary:
     headline = {"response_us": {"p50": p50_us, "p99": p99_us}, "delivered_per_s": 300.0}
     manifest = {**story.run.manifest, "headline": headline, "drain": {"took_s": 1.5}}
     return replace(story, run=replace(story.run, manifest=manifest))

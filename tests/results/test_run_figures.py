@@ -15,7 +15,7 @@ from results.checker.latency import latency_at_share, latency_buckets, latency_p
 from results.figures.catalogue import FIGURES, draw
 from results.figures.rate import count_delivered, count_published
 from results.figures.run_figures import FIGURES as RUN_FIGURES
-from results.figures.run_figures import narrow_svg, numbers_beside
+from results.figures.run_figures import narrow_svg, read_drawn_numbers
 from results.rules.fault_log import fault_spans
 from results.tables.json_files import IntegrityError, ResultsError
 from results.tables.seals import verify_seal
@@ -79,7 +79,7 @@ def test_a_figure_has_the_same_bytes_under_any_machine_settings(run: Path, tmp_p
 
 
 def test_the_timeline_shows_each_delivery_and_each_loss(run: Path) -> None:
-    rows = numbers_beside("timeline", run).records()
+    rows = read_drawn_numbers("timeline", run).records()
     by_subscription: dict[str, int] = {}
     for row in rows:
         by_subscription[row["sub_id"]] = by_subscription.get(row["sub_id"], 0) + row["n"]
@@ -89,7 +89,7 @@ def test_the_timeline_shows_each_delivery_and_each_loss(run: Path) -> None:
     assert by_subscription["s1-sub-1/1"] + lost == 4 * 25 * 7
     risky = [row for row in rows if row["at_risk"]]
     assert {row["sub_id"] for row in risky} == {"s1-sub-1/1", "s2-sub-1/1"}
-    width_s = numbers_beside("timeline", run).about["bin_ns"] / 1e9
+    width_s = read_drawn_numbers("timeline", run).about["bin_ns"] / 1e9
     assert min(row["bin"] for row in risky) * width_s >= SCENARIO.stall_s - width_s
     assert max(row["bin"] for row in risky) * width_s <= SCENARIO.kill_s
     assert all(row["low_us"] <= row["p50_us"] <= row["high_us"] for row in rows if row["n"])
@@ -97,7 +97,7 @@ def test_the_timeline_shows_each_delivery_and_each_loss(run: Path) -> None:
 
 def test_the_rate_adds_up(run: Path) -> None:
     totals: dict[tuple[str, str], int] = {}
-    for row in numbers_beside("rate", run).records():
+    for row in read_drawn_numbers("rate", run).records():
         key = row["series"], row["sub_id"] or ""
         totals[key] = totals.get(key, 0) + row["n"]
     assert totals["offered", ""] == totals["sent", ""] == 4 * 25 * 7

@@ -12,7 +12,7 @@ import pytest
 
 from results.figures.catalogue import draw
 from results.figures.context import figure_data
-from results.figures.run_figures import narrow_svg, numbers_beside
+from results.figures.run_figures import narrow_svg, read_drawn_numbers
 from results.figures.topology import paint, topology_rows, topology_svg
 from results.figures.topology_key import natural
 from results.rules.fault_log import FaultSpan
@@ -154,7 +154,7 @@ def test_clients_are_shown_at_their_brokers_with_their_subscriptions(tmp_path: P
         wide, narrow = (
             {
                 text.get_text()
-                for text in paint(numbers_beside("run.topology", run), width).axes[0].texts
+                for text in paint(read_drawn_numbers("run.topology", run), width).axes[0].texts
             }
             for width in ("wide", "narrow")
         )

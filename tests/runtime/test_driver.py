@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from brokerd.errors import MustNotGoOn, RemoteProtocolError
+from brokerd.errors import BrokerMustEnd, RemoteProtocolError
 from brokerd.model.client_messages import Redirect
 from brokerd.protocols.interface import (
     Change,
@@ -155,7 +155,7 @@ async def test_a_core_that_must_end_is_recorded_with_its_reason_before_the_end()
         MessageReceived: [Send(1, "before"), Shutdown("slow for long"), Send(1, "after")]
     }
     around = Surroundings(ScriptedCore(script))
-    with pytest.raises(MustNotGoOn, match="slow for long"):
+    with pytest.raises(BrokerMustEnd, match="slow for long"):
         around.driver.post([MessageReceived(1, 5, "m")])
     assert around.done == [
         ("send", 1, "before"),

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from brokerd.errors import MustNotGoOn
+from brokerd.errors import BrokerMustEnd
 from brokerd.runtime import disk
 from brokerd.runtime.disk import ROW_BYTES, Disk, DiskThread, DurableWrites
 from brokerd.sessions.link_faults import LinkFaults, read_fault
@@ -189,10 +189,10 @@ def test_a_write_into_a_replaced_folder_is_never_reported() -> None:
     async def live(story: Story) -> None:
         def check() -> None:
             assert story.written == ["lost"], "after the write"
-            raise MustNotGoOn("the folder was replaced")
+            raise BrokerMustEnd("the folder was replaced")
 
         writes = DurableWrites(story.faults, check=check)
-        with pytest.raises(MustNotGoOn, match="replaced"):
+        with pytest.raises(BrokerMustEnd, match="replaced"):
             await writes.perform(lambda: story.written.append("lost"), 10, story.thread)
 
     tell(live)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.config import BrokerConfig, LossAcceptance
-from brokerd.errors import MustNotGoOn, StateLost, StorageCorrupt
+from brokerd.errors import BrokerMustEnd, StateLost, StorageCorrupt
 from brokerd.runtime.state_folder import PreflightError, StateFolder, held, record_loss
 from brokerd.runtime.stores import Stores
 from brokerd.storage.log_groups import EntryKind, LogEntry
@@ -323,7 +323,7 @@ def test_a_removed_or_replaced_state_folder_is_detected(
                 shutil.copytree(whole, path / name)
             else:
                 shutil.copy(whole, path / name)
-        with pytest.raises(MustNotGoOn, match="was deleted or replaced"):
+        with pytest.raises(BrokerMustEnd, match="was deleted or replaced"):
             folder.check()
 
 

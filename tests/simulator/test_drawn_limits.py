@@ -49,7 +49,7 @@ UNDRAWN: Final = {
     TIMED: (
         "durable.retention: _EXCESS_PAUSE_NS; ges.dissemination: DEAREST; ges.membership: LOOKS; "
         "ges.overload: CHECKS_TO_RISE CHECKS_TO_FALL WITNESSES; ges.profile_graph: REPETITIONS; "
-        "ges.roaming: LOOKS_TO_GO LOOKS_TO_STAY STEPS; "
+        "ges.roaming: CHECKS_TO_DEPART CHECKS_TO_STAY STEPS; "
         "multi_proxy.server: _TIMEOUTS_BEFORE_REPETITION"
     ),
     REFUSED: (

@@ -51,9 +51,9 @@ def look(root: str, *blobs: str) -> dict[str, Any]:
         "machine": platform.machine(),
         "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
         "core_threads": sorted(
-            set(_kernel_says("cpu/cpu[0-9]*/topology/thread_siblings_list").values())
+            set(_read_kernel_files("cpu/cpu[0-9]*/topology/thread_siblings_list").values())
         ),
-        "numa_nodes": _kernel_says("node/node[0-9]*/cpulist"),
+        "numa_nodes": _read_kernel_files("node/node[0-9]*/cpulist"),
         "root": root,
         "entries": [name for name in entries if name != BLOBS and not VENV.fullmatch(name)],
         "exists": os.path.lexists(root),
@@ -63,7 +63,7 @@ def look(root: str, *blobs: str) -> dict[str, Any]:
     }
 
 
-def _kernel_says(pattern: str) -> dict[str, str]:
+def _read_kernel_files(pattern: str) -> dict[str, str]:
     """Return the text of the kernel's files on processors, by number of the processor or node."""
     found = {}
     for path in glob.glob(f"/sys/devices/system/{pattern}"):

@@ -35,9 +35,9 @@ class Dissemination:
     def start(self, incarnation: int) -> None:
         """Start without a connection; statements of earlier incarnations are replaced."""
         self._view.start(incarnation)
-        self.begin_anew()
+        self.restart()
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Restart at another address, without any statement of other brokers."""
         self._only_outside.clear()
         self._view.forget()
@@ -88,7 +88,7 @@ class Dissemination:
         ]
         for each in refuted:
             self._view.raise_version(each.version)
-        sends += self._flood([self._state_anew(each) for each in refuted], None)
+        sends += self._flood([self._correct_statement(each) for each in refuted], None)
         later = [self._view.find_substitute(each) for each in message.statements]
         sends += self._send(peer, [each for each in later if each is not None])
         return sends
@@ -126,7 +126,7 @@ class Dissemination:
         self._view.raise_version(forged.version)
         peer = _opposite_end(forged)
         if peer in self._neighbours.addresses:
-            return self._flood([self._state_anew(forged)], None)
+            return self._flood([self._correct_statement(forged)], None)
         return self._flood([self._view.deny(forged)], None)
 
     def use(self, hierarchy: Hierarchy) -> None:
@@ -143,7 +143,7 @@ class Dissemination:
                     noted, each, key=lambda statement: statement.version
                 )
 
-    def _state_anew(self, refuted: Statement) -> Statement:
+    def _correct_statement(self, refuted: Statement) -> Statement:
         """Return the correct statement in place of others' statement about this broker."""
         peer = _opposite_end(refuted)
         factor = self.factor(peer) if peer in self._neighbours.linked else DOWN

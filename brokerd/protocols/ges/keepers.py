@@ -295,7 +295,7 @@ class Keepers:
 
     # ------------------------------------------------------------ sessions
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Restart at another address, without a session."""
         self.duty = 0
         self._required = 0, {}

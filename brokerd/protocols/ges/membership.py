@@ -50,7 +50,7 @@ class FailureDetection:
         """True while a broker or unit is missing, and another look is due."""
         return bool(self.missed or self._unknown)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Forget all missing brokers and units."""
         self.missed.clear()
         self._unknown.clear()
@@ -64,7 +64,7 @@ class FailureDetection:
         self.spoken_for += len(failed)
         return failed
 
-    def look_for_unknown(self, unknown: Iterable[BrokerNumber]) -> list[BrokerNumber]:
+    def find_unknown(self, unknown: Iterable[BrokerNumber]) -> list[BrokerNumber]:
         """Return the brokers of own units with statements outside only that count as failed.
 
         All brokers inside that had their statements have restarted. A live broker in a partitioned

@@ -155,7 +155,7 @@ class Profiles:
         known = self._by_origin.pop(origin)
         self._remove(known, tuple(known.predicates))
 
-    def begin_anew(self, broker: BrokerNumber, place: Unit) -> None:
+    def restart(self, broker: BrokerNumber, place: Unit) -> None:
         """Move this broker's own profile to another place, and remove all others."""
         for origin in self.origins():
             if origin != broker:

@@ -75,14 +75,14 @@ class Propagation:
         address = self._place.address
         self._profiles.replace(ProfileStated(self._broker, address, (incarnation, FIRST), ()))
 
-    def begin_anew(self, now_ns: Instant) -> list[Outcome]:
+    def restart(self, now_ns: Instant) -> list[Outcome]:
         """Restart at another address: forget all other profiles, and state the own profile again.
 
         Subscriptions that clients await were stated in an earlier version, which every broker with
         this version has, too.
         """
         version = self.next_version()
-        self._profiles.begin_anew(self._broker, self._place.address)
+        self._profiles.restart(self._broker, self._place.address)
         self._profiles.change(self._broker, version, (), ())
         self.confirmations.keep_own()
         self._only_outside.clear()

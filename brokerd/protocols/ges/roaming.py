@@ -26,9 +26,9 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 HINT: Final = "hint"
 """Purpose of the deadline at which a broker checks for too many clients."""
 
-LOOKS_TO_GO: Final = 4
+CHECKS_TO_DEPART: Final = 4
 """Looks for which a redirected client counts as departed; after that, as staying by choice."""
-LOOKS_TO_STAY: Final = 32
+CHECKS_TO_STAY: Final = 32
 """Looks for which a client is not redirected again."""
 STEPS: Final = 8
 """Numbers are sent after changes by the limit divided by this, or by one."""
@@ -102,7 +102,7 @@ class RoamingHints:
         if abs(len(here) - self._announced) >= self._step:
             self._announced = len(here)
             effects += [self._announce(peer) for peer in self._linked_neighbours()]
-        oldest_ns = now_ns - LOOKS_TO_STAY * self._check_ns
+        oldest_ns = now_ns - CHECKS_TO_STAY * self._check_ns
         self._redirects = {
             name: redirect
             for name, redirect in self._redirects.items()
@@ -142,7 +142,7 @@ class RoamingHints:
 
     def _list_redirected(self, now_ns: Instant) -> dict[ClientId, _Redirect]:
         """Return clients that were redirected a short while ago."""
-        since_ns = now_ns - LOOKS_TO_GO * self._check_ns
+        since_ns = now_ns - CHECKS_TO_DEPART * self._check_ns
         return {
             name: redirect
             for name, redirect in self._redirects.items()
@@ -205,7 +205,7 @@ class Fragment:
         self._near: tuple[BrokerNumber, ...] = ()
         self._redirected: dict[ClientId, None] = {}
         self._failed: dict[Address, None] = {}
-        self._looked_at = -1
+        self._checked_changes = -1
 
     def use(self, hierarchy: Hierarchy, near: Collection[BrokerNumber]) -> None:
         """Take the members of the cluster from a topology, and the neighbours of this broker."""
@@ -214,13 +214,13 @@ class Fragment:
         present = [each for each in hierarchy.present if addresses[each][: len(cluster)] == cluster]
         self.members = {addresses[each]: each for each in present}
         self._near = tuple(near)
-        self._looked_at = -1
+        self._checked_changes = -1
 
     def look(self, now_ns: Instant) -> list[Refusal]:
         """Compare this part with the cluster after a change of the graph or of the members."""
-        if self._policy == STAY or self._looked_at == self._view.changes:
+        if self._policy == STAY or self._checked_changes == self._view.changes:
             return []
-        self._looked_at = self._view.changes
+        self._checked_changes = self._view.changes
         if self._place.address != self._home:
             self._deadlines.cancel(self._deadline)
             return []
@@ -267,7 +267,7 @@ class Fragment:
             part = self._part()
             self._failed = {each: None for each in self.members if each not in part}
             self.counters["members_failed"] += len(self._failed)
-            self._looked_at = -1
+            self._checked_changes = -1
             return [*self.look(now_ns)]
         self.counters["came_apart"] += 1
         if self._policy == READDRESS:
@@ -285,7 +285,7 @@ class Fragment:
         self._returns += 1
         wait_ns = self._wait_ns << min(self._returns, MOST_DOUBLINGS)
         self._stays_until_ns = now_ns + wait_ns // 2
-        self._looked_at = -1
+        self._checked_changes = -1
 
     def send_out(self, clients: Iterable[ClientId]) -> list[RedirectClient]:
         """Redirect clients: to brokers beyond the cluster, or across the partition.

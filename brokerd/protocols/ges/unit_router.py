@@ -124,7 +124,7 @@ class UnitRouter:
         self._purge_ns = purge_ns
         self._departed: Collection[BrokerNumber] = hierarchy.left
         self._met: dict[BrokerNumber, int] = {}
-        self._looked_at = -1
+        self._checked_changes = -1
         self.fragment.use(hierarchy, [*neighbours])
         self._use(hierarchy)
 
@@ -180,7 +180,7 @@ class UnitRouter:
         """Start without a connection and with an empty profile."""
         self.dissemination.start(incarnation)
         self.propagation.start(incarnation)
-        self._looked_at = self.view.changes
+        self._checked_changes = self.view.changes
         for peer in self.neighbours.addresses:
             self._purge_later(peer, now_ns)
         yield from self.fragment.look(now_ns)
@@ -188,10 +188,10 @@ class UnitRouter:
     def restart_at(self, address: Address, now_ns: Instant) -> Iterator[Outcome]:
         """Restart at another address, with this broker's own profile; no session is left."""
         self.place.address = address
-        self.keepers.begin_anew()
-        self.dissemination.begin_anew()
-        yield from self.propagation.begin_anew(now_ns)
-        self.failures.begin_anew()
+        self.keepers.restart()
+        self.dissemination.restart()
+        yield from self.propagation.restart(now_ns)
+        self.failures.restart()
         yield from self._look_later(now_ns)
 
     def on_neighbour_up(
@@ -352,7 +352,7 @@ class UnitRouter:
             yield from self._adapt_duty(now_ns, is_late=True)
         else:
             assert purpose == LOOK, f"{purpose!r} of broker {peer}"
-            self._looked_at = self.view.changes
+            self._checked_changes = self.view.changes
             if not is_alone:
                 yield from self._look(now_ns)
 
@@ -367,12 +367,12 @@ class UnitRouter:
         for unit in self.failures.look(missing):
             yield from self.dissemination.speak_for(unit)
             yield from self.propagation.speak_for(unit, now_ns)
-        for origin in self.failures.look_for_unknown(self._unknown()):
+        for origin in self.failures.find_unknown(self._unknown()):
             yield from self.dissemination.speak_for_unknown(origin)
             yield from self.propagation.speak_for_unknown(origin, now_ns)
-        yield from self._look_at_duty(now_ns)
+        yield from self._review_duty(now_ns)
         if self.failures.is_counting:
-            self._look_again(now_ns)
+            self._schedule_check(now_ns)
 
     def _unknown(self) -> Sequence[BrokerNumber]:
         """Return brokers of own units with later statements outside than inside."""
@@ -381,13 +381,13 @@ class UnitRouter:
     def _look_later(self, now_ns: Instant) -> Iterator[Outcome]:
         """Schedule a look after a change of the graph; units may be missing."""
         yield from self.fragment.look(now_ns)
-        yield from self._look_at_duty(now_ns)
+        yield from self._review_duty(now_ns)
         if (LOOK, self._broker) in self._deadlines:
             return
-        if self._looked_at != self.view.changes or self._unknown():
-            self._look_again(now_ns)
+        if self._checked_changes != self.view.changes or self._unknown():
+            self._schedule_check(now_ns)
 
-    def _look_at_duty(self, now_ns: Instant) -> Iterator[Outcome]:
+    def _review_duty(self, now_ns: Instant) -> Iterator[Outcome]:
         """Adapt the duty, and the neighbours that are awaited, to a change of the graph."""
         if self.keepers.is_paper and self.keepers.is_outdated:
             yield from self._adapt_duty(now_ns, is_late=False)
@@ -406,7 +406,7 @@ class UnitRouter:
         yield from self.propagation.on_expected(now_ns)
         yield from self.keepers.attest()
 
-    def _look_again(self, now_ns: Instant) -> None:
+    def _schedule_check(self, now_ns: Instant) -> None:
         self._deadlines.set((LOOK, self._broker), now_ns + self._purge_ns // LOOKS)
 
     def _purge_later(self, peer: BrokerNumber, now_ns: Instant) -> None:

@@ -243,7 +243,7 @@ class MultiProxy(LogFirstMachine):
         return Farewell(False, tuple(why for holds, why in reasons if holds), losses)
 
     def _continue_without(self, broker: BrokerNumber) -> None:
-        """Remove a decommissioned broker: retain nothing for it, and accept nothing from it."""
+        """Release the state of a decommissioned broker, and refuse further messages."""
         self._deadlines.cancel((RETRY, broker))
         if self.server is not None:
             self.server.drop(broker)

@@ -179,7 +179,7 @@ class Fetches:
         self._follow(followed)
 
     def restate(self) -> None:
-        """Repeat the Follow to all servers; one of them lost which topics are followed."""
+        """Repeat the Follow to all servers; a server has lost the followed topics."""
         for followed in self._servers.values():
             followed.is_stale = True
             self._follow(followed)

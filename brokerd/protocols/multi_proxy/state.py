@@ -270,7 +270,7 @@ class OwnerTable:
         self.generations: dict[int, int] = {}
 
     def of(self, topic: int) -> BrokerNumber | None:
-        """Return the owner of a topic; None without one, or without such a topic."""
+        """Return the owner of a topic; None without an owner, or for an unknown topic."""
         return self.known.get(topic)
 
     def topics_of(self, server: BrokerNumber, topics: Sequence[int]) -> tuple[int, ...]:

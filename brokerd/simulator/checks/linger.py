@@ -84,7 +84,7 @@ class LingerChecker:
                 self._requests[number, event.peer] = {}
                 self._leaving.pop((number, event.peer), None)
         elif type(event) is DeadlineReached:
-            return self._look_at_commits(broker, effects)
+            return self._check_commits(broker, effects)
         elif type(event) is Started:
             self._started[number] = now_ns
         return ()
@@ -97,7 +97,7 @@ class LingerChecker:
         """
         return not claimed and (broker.number, broker.incarnation, client) not in self._with_memory
 
-    def _look_at_commits(
+    def _check_commits(
         self, broker: BrokerView, effects: Sequence[Effect]
     ) -> list[tuple[ClientId, int]]:
         given_up: list[tuple[ClientId, int]] = []

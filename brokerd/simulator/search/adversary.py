@@ -271,7 +271,7 @@ class _Run:
             for broker in brokers
             if not broker.alive or broker.core.status().state != "running"
         ]
-        cut = cluster.link_faults.cut_ways()
+        cut = cluster.link_faults.cut_directions()
         if self._forgetful:
             self._broken = {
                 (a, b): None
@@ -337,7 +337,7 @@ class _Run:
         if random.random() < 0.7:
             self._acted.perform(("cut", b, a))
 
-    def _take_for_dead(self, verb: str, number: BrokerNumber, peer: Any) -> None:
+    def _suspect(self, verb: str, number: BrokerNumber, peer: Any) -> None:
         if self._forgetful:
             if len(self._list_failed()) >= self._row.elements_at_once:
                 return
@@ -352,11 +352,11 @@ class _Run:
             broker = random.choice(acted.brokers)
             peers = [peer for peer in broker.ends if isinstance(peer, int)]
             if peers:
-                self._take_for_dead("suspect", broker.number, random.choice(peers))
+                self._suspect("suspect", broker.number, random.choice(peers))
         elif draw < 0.55:
             broker = random.choice(acted.brokers)
             if broker.attempts:
-                self._take_for_dead("time out", broker.number, random.choice([*broker.attempts]))
+                self._suspect("time out", broker.number, random.choice([*broker.attempts]))
         elif draw < 0.7:
             client = random.choice(list(acted.clients.values()))
             ends: tuple[Peer, Peer] = (client.name, client.broker)

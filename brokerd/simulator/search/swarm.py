@@ -260,7 +260,7 @@ class PlanRun:
         while not settled:
             while not self._has_converged():
                 self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
-                self._look_at_gates()
+                self._check_gates()
                 if self._is_out_of_patience():
                     self._fail_liveness()
             last_ns = schedule.now_ns + self._bounds.sessions_ns
@@ -285,7 +285,7 @@ class PlanRun:
         while schedule.now_ns < until_ns:
             schedule.run_until(min(until_ns, schedule.now_ns + look_ns))
             self.position = schedule.now_ns
-            self._look_inside()
+            self._check_internals()
 
     def _play_adversarial(self) -> None:
         schedule = self._cluster.schedule
@@ -320,7 +320,7 @@ class PlanRun:
         for step in range(first, end):
             self.position = step
             if step % 40 == 0:
-                self._look_inside()
+                self._check_internals()
             for action, *arguments in self._due.pop(step, ()):
                 action(*arguments)
             if step in choices:
@@ -395,7 +395,7 @@ class PlanRun:
             self._cluster.link(item.a, item.b).heal()
         self._healed_ns = self._cluster.schedule.now_ns
 
-    def _look_inside(self) -> None:
+    def _check_internals(self) -> None:
         if self._strict:
             self._cluster.inspection.check_internals()
 
@@ -436,7 +436,7 @@ class PlanRun:
         own = self._cluster.checker.own
         return {each.number: own.restored(each) for each in self._cluster.state.staying}
 
-    def _look_at_gates(self) -> None:
+    def _check_gates(self) -> None:
         """Check that gates open as soon as their cause has ended, without waiting for an audit."""
         closed = self._cluster.oracle.gates.describe_closed()
         if self._strict and closed and self._waited_ns() > self._bounds.gates_ns:
@@ -508,7 +508,7 @@ class PlanRun:
                 self._drain(is_owed, until_quiet=True)
             return
         while is_owed():
-            if self._waited_ns() > self._bounds.saying_ns:
+            if self._waited_ns() > self._bounds.announcing_ns:
                 text = f"{self._waited_ns() / SECOND_NS:.1f} s after all was delivered: "
                 raise InvariantViolated("unannounced", text + "; ".join(self._list_pending()[:6]))
             self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
@@ -526,7 +526,7 @@ class PlanRun:
             return
         self._healed_ns = schedule.now_ns
         while any(self._restored().values()) or not self._has_converged():
-            if self._waited_ns() > linger_ns + self._bounds.saying_ns:
+            if self._waited_ns() > linger_ns + self._bounds.announcing_ns:
                 kept = {
                     self._cluster.brokers[number].name: count
                     for number, count in self._restored().items()

@@ -193,7 +193,7 @@ class ActedCluster:
         """Release all lanes, heal all cuts and restart all dead brokers."""
         for lane in list(self.schedule.held):
             self.perform(("release", lane))
-        for way in self.link_faults.cut_ways():
+        for way in self.link_faults.cut_directions():
             self.perform(("heal", *way))
         for broker in self.brokers:
             if not broker.alive:
@@ -307,13 +307,13 @@ class ActedCluster:
         return True
 
     def _cut(self, sender: Peer, receiver: Peer) -> bool:
-        if (sender, receiver) in self.link_faults.cut_ways():
+        if (sender, receiver) in self.link_faults.cut_directions():
             return False
         self.link_faults.cut(sender, receiver, "out")
         return True
 
     def _heal(self, sender: Peer, receiver: Peer) -> bool:
-        if (sender, receiver) not in self.link_faults.cut_ways():
+        if (sender, receiver) not in self.link_faults.cut_directions():
             return False
         self.link_faults.heal(sender, receiver, "out")
         return True

@@ -48,7 +48,7 @@ class ClientMove:
         self.is_over = False
         self._make_successor = make_successor
         self._on_drain = on_drain
-        self._on_over = on_over
+        self._on_ended = on_over
         self._on_arrived = on_arrived
         self._attached = False
         self._marked_by = 0
@@ -82,7 +82,7 @@ class ClientMove:
 
     def _continue_without(self, old: SimulatedClient, new: SimulatedClient) -> None:
         self.is_over = True
-        self._on_over(old, new, old.detached)
+        self._on_ended(old, new, old.detached)
         new.take_over(old)
         if not old.detached:
             old.detach()

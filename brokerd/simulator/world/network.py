@@ -376,7 +376,7 @@ class LinkFaults:
                     if end.up:
                         end.lane.release()
 
-    def cut_ways(self) -> list[Direction]:
+    def cut_directions(self) -> list[Direction]:
         """Return the directions that are cut, oldest first."""
         return [*self._links.cuts]
 

@@ -30,13 +30,13 @@ from pubsubctl.hosts.ssh.errors import (
     UnknownHostKey,
 )
 from pubsubctl.hosts.ssh.fabric_connection import (
+    AuthenticationRefused,
     FabricConnection,
     Garbled,
     Hop,
     LineError,
     LineLoss,
     NotBegun,
-    NotLetIn,
     TimedByteStream,
     describe_error,
     open_line,
@@ -527,7 +527,7 @@ class SshConnections:
         except trio.TooSlowError:
             reason = f"{_place(hop)}: answers, but not within {limit_s:g} s"
             raise ConnectionFailed(hop.name, reason) from None
-        except NotLetIn as error:
+        except AuthenticationRefused as error:
             remedy = "name a key with `identity`, or ssh-add one"
             if hop.identities:
                 public = " or ".join(f"{path}.pub" for path in hop.identities)

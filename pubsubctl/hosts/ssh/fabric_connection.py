@@ -77,7 +77,7 @@ class Garbled(LineError):
     """The login of the host prints a text into file transfers; the text of the error."""
 
 
-class NotLetIn(LineError):
+class AuthenticationRefused(LineError):
     """The server accepts none of the keys."""
 
 
@@ -246,7 +246,7 @@ def open_line(
         timeout_s: the deadline of every step, in seconds.
 
     Raises:
-        NotLetIn: the host accepts no key.
+        AuthenticationRefused: the host accepts no key.
         Lost: any other failure.
         UserError: the key that the inventory names cannot be used.
     """
@@ -277,13 +277,13 @@ def open_line(
     try:
         connection.open()
         if not connection.transport.is_authenticated():
-            raise NotLetIn("the handshake ended early")
+            raise AuthenticationRefused("the handshake ended early")
         return FabricConnection(connection, connection.transport, stream)
     except BaseException as error:
         stream.shut()
         client.close()
         if isinstance(error, paramiko.AuthenticationException):
-            raise NotLetIn(str(error)) from error
+            raise AuthenticationRefused(str(error)) from error
         if isinstance(error, _FAILURES):
             raise LineLoss(describe_error(error)) from error
         raise

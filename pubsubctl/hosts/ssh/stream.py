@@ -236,7 +236,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
                     await self._wait_ended()
                     # Queue behind the data that a cancelled receive still takes.
                     await self._workers.run(self._take, wanted, discard=self._wake_up)
-                    await self._look_why()
+                    await self._check_loss()
                     self._has_ended = True
                 else:
                     await self._wakeup.wait()
@@ -255,7 +255,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
             if not await self._workers.run(self._send, bytes(data)):
                 if self._is_closed:
                     raise trio.ClosedResourceError
-                await self._look_why()
+                await self._check_loss()
                 raise self._make_broken()
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -271,7 +271,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
             try:
                 await self._workers.run(self._channel.shutdown_write)
             except _SEND_FAILURES:
-                await self._look_why()
+                await self._check_loss()
                 raise self._make_broken() from None
 
     async def aclose(self) -> None:
@@ -325,7 +325,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
                     return
                 await self._wakeup.wait()
 
-    async def _look_why(self) -> None:
+    async def _check_loss(self) -> None:
         """Find out if the connection is lost, unless the exit status has arrived."""
         if self._channel.closed and self.status == -1 and self._reason is None:
             self._reason = await self._workers.run(self._why_lost)

@@ -64,7 +64,7 @@ def draw_bypass(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     axes.set_ylabel("subscribers behind the failure reached (%)")
     axes.set_xlim(0, 1.08 * max(silence for _, silence in lines))
     axes.set_ylim(0, 102)
-    _legend_beside(axes, "suspected after:  half, 99 % by")
+    _place_legend(axes, "suspected after:  half, 99 % by")
     metrics = dict(_bypass_metrics(lines))
     default = _default_suspicion(lines)
     metric = f"p99_ms.suspicion_{default}"
@@ -109,7 +109,7 @@ def draw_starts(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         axes.set_xlabel("brokers")
         axes.set_ylim(bottom=0)
     panels[0].set_ylabel("from request to start (ms)")
-    _legend_beside(panels[-1], None)
+    _place_legend(panels[-1], None)
     metrics = dict(_start_metrics(rows))
     largest = max(row.brokers for row in rows)
     ours = ", ".join(
@@ -156,7 +156,7 @@ def draw_overhead(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         axes.set_xlabel("brokers that fall silent meanwhile")
         axes.set_title(words, fontsize=9.5)
         axes.set_ylim(bottom=0)
-    _legend_beside(panels[-1], None)
+    _place_legend(panels[-1], None)
     metrics = dict(_overhead_metrics(rows, variants))
     experiment = run.experiment
     most = max((row.delta, row.failed) for row in rows)
@@ -224,7 +224,7 @@ def draw_exclusions(run: ExperimentRun, rows: Sequence[Row], openings: Sequence[
     panels[1].set_xticks(sorted({row.length for row in rows}))
     for axes in panels:
         axes.set_ylim(bottom=0)
-    _legend_beside(panels[-1], "publisher")
+    _place_legend(panels[-1], "publisher")
     metrics = dict(_exclusion_metrics(rows, openings, delta))
     experiment = run.experiment
     caption = (
@@ -271,7 +271,7 @@ def draw_queue(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     axes.set_ylabel("publications held before them")
     axes.set_ylim(bottom=0)
     axes.set_xlim(-experiment["before_s"], broken_s + experiment["after_s"])
-    _legend_beside(axes, "brokers down in a row")
+    _place_legend(axes, "brokers down in a row")
     metrics = dict(_queue_metrics(rows, delta, broken_s))
     caption = (
         f"{experiment['publications_per_s']} publications a second along a line of "
@@ -428,7 +428,7 @@ def _figure(panels: int, width_inches: float) -> "tuple[Figure, list[Axes]]":
     return figure, [*figure.subplots(1, panels, sharey=panels > 2, squeeze=False)[0]]
 
 
-def _legend_beside(axes: "Axes", title: str | None) -> None:
+def _place_legend(axes: "Axes", title: str | None) -> None:
     axes.legend(title=title, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from results.figures.drawing import Drawing, Metric, house_style
 from results.figures.series import series_latency
 from results.figures.style import line_with_band
-from results.papers.gd02.faults import BIN_NS, SECOND_NS, FaultStory, fault_story
+from results.papers.gd02.faults import BIN_NS, SECOND_NS, FaultSummary, fault_summary
 from results.repetitions.series_runs import SeriesRuns, load_series, metric_of
 
 if TYPE_CHECKING:
@@ -94,13 +94,13 @@ FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
 def _drawing(spark: "SparkSession", run_dir: "Path", figure: FaultFigure) -> Drawing:
     series = load_series(spark, Path(run_dir), ("VALID",))
     point = series.points[0]
-    stories = {loaded.run.run_id: fault_story(spark, loaded) for loaded in point.runs}
+    stories = {loaded.run.run_id: fault_summary(spark, loaded) for loaded in point.runs}
     return draw(figure, series, stories, point.modal.run.run_id)
 
 
 @house_style()
 def draw(
-    figure: FaultFigure, series: SeriesRuns, stories: Mapping[str, FaultStory], modal: str
+    figure: FaultFigure, series: SeriesRuns, stories: Mapping[str, FaultSummary], modal: str
 ) -> Drawing:
     """Return a figure from the stories of all instances.
 
@@ -128,7 +128,7 @@ def draw(
 
 
 def _draw_latency(
-    axes: "Axes", figure: FaultFigure, typical: FaultStory, others: Sequence[FaultStory]
+    axes: "Axes", figure: FaultFigure, typical: FaultSummary, others: Sequence[FaultSummary]
 ) -> None:
     _shade(axes, typical)
     for broker in figure.shown:
@@ -148,7 +148,7 @@ def _draw_latency(
 
 
 def _draw_requests(
-    axes: "Axes", figure: FaultFigure, typical: FaultStory, others: Sequence[FaultStory]
+    axes: "Axes", figure: FaultFigure, typical: FaultSummary, others: Sequence[FaultSummary]
 ) -> None:
     _shade(axes, typical)
     anchor_ns = typical.failed_ns if figure.anchor == "failed" else typical.repaired_ns
@@ -176,7 +176,7 @@ def _draw_requests(
     axes.legend(loc="upper left")
 
 
-def _shade(axes: "Axes", story: FaultStory) -> None:
+def _shade(axes: "Axes", story: FaultSummary) -> None:
     moments = [ns / SECOND_NS for ns in (story.from_ns, story.failed_ns, story.repaired_ns)]
     axes.axvspan(moments[0], moments[1], color=_HELD, alpha=0.35, linewidth=0, zorder=0)
     axes.axvspan(moments[1], moments[2], color=_DOWN, alpha=0.3, linewidth=0, zorder=0)
@@ -186,7 +186,7 @@ Row = tuple[str, str, float, float, float, float]
 
 
 def _latency_rows(
-    figure: FaultFigure, typical: FaultStory, others: Sequence[FaultStory]
+    figure: FaultFigure, typical: FaultSummary, others: Sequence[FaultSummary]
 ) -> Iterator[Row]:
     """Yield the largest latency in each stretch of send time, with the range of the others."""
     for broker in figure.shown:
@@ -214,13 +214,13 @@ def _with_holes(rows: Sequence[Row]) -> Iterator[Row]:
         before = row
 
 
-def _request_rows(figure: FaultFigure, typical: FaultStory) -> Iterator[Row]:
+def _request_rows(figure: FaultFigure, typical: FaultSummary) -> Iterator[Row]:
     for broker in figure.asking:
         for at, ms in typical.accumulate(broker):
             yield "asked_ms", broker, round(at, 6), ms, ms, ms
 
 
-def _metrics(stories: Sequence[FaultStory]) -> Iterator[tuple[str, Metric]]:
+def _metrics(stories: Sequence[FaultSummary]) -> Iterator[tuple[str, Metric]]:
     """Yield every number over all instances that have the number."""
     brokers = {row["broker"] for story in stories for row in story.requests} | {"s1", "s2", "b2"}
     peers = sorted({row["peer"] for story in stories for row in story.requests})
@@ -233,7 +233,7 @@ def _metrics(stories: Sequence[FaultStory]) -> Iterator[tuple[str, Metric]]:
 
 
 def _numbers(
-    story: FaultStory, brokers: Sequence[str], peers: Sequence[str]
+    story: FaultSummary, brokers: Sequence[str], peers: Sequence[str]
 ) -> Iterator[tuple[str, float | None]]:
     """Yield the numbers of an instance; None for a share of nothing."""
     yield "stall_s", story.stall_ns / SECOND_NS
@@ -271,7 +271,7 @@ def _scale(series: SeriesRuns, instances: int) -> dict[str, Any]:
     }
 
 
-def _caption(figure: FaultFigure, series: SeriesRuns, typical: FaultStory, instances: int) -> str:
+def _caption(figure: FaultFigure, series: SeriesRuns, typical: FaultSummary, instances: int) -> str:
     run = series.points[0].modal.run
     machine = f"{run.manifest['cpu']}, {run.manifest['cores']} cores"
     publishers = run.workload["publishers"][0]

@@ -18,7 +18,7 @@ FAILS = ("kill", "cut")
 
 
 @dataclass(frozen=True)
-class FaultStory:
+class FaultSummary:
     """An instance.
 
     Attributes:
@@ -75,7 +75,7 @@ class FaultStory:
         return found
 
 
-def fault_story(spark: "SparkSession", loaded: LoadedRun) -> FaultStory:
+def fault_summary(spark: "SparkSession", loaded: LoadedRun) -> FaultSummary:
     """Return the story of a run.
 
     Raises:
@@ -91,7 +91,7 @@ def fault_story(spark: "SparkSession", loaded: LoadedRun) -> FaultStory:
     from_ns, failed_ns = stall["t_applied_ns"], failure["t_applied_ns"]
     table = loaded.table(spark, "retransmission_requests")
     requests = [row.asDict() for row in table.orderBy("t_ns", "broker").collect()]
-    return FaultStory(
+    return FaultSummary(
         loaded.run.run_id,
         from_ns,
         failed_ns - from_ns,

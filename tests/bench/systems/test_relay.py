@@ -10,7 +10,7 @@ from bench.spec.spec import SpecError
 from bench.systems.faults import check_links, effect_seen, needs_relay, verify_undone
 from bench.systems.jetstream.driver import SYSTEM as JETSTREAM
 from bench.systems.rabbitmq.driver import SYSTEM as RABBITMQ
-from bench.systems.relay import Relay, serve_way
+from bench.systems.relay import Relay, serve_direction
 from brokerd.sessions.link_faults import LinkFault
 from fault_injection.apply.injector import Fault
 from fault_injection.schedule.schedule import FaultSchedule, read_schedule
@@ -108,7 +108,7 @@ async def _through() -> None:
         async with trio.open_nursery() as nursery:
             echo = await nursery.start(trio.serve_tcp, _echo, 0)
             way = {"link": "n1-n2", "towards": "out", "port": 0, "to_port": _port(echo)}
-            port = _port(await nursery.start(serve_way, relay, way))
+            port = _port(await nursery.start(serve_direction, relay, way))
             stream = await trio.open_tcp_stream("127.0.0.1", port)
             await applied(relay, "blackhole")
             words = b"".join(b"%d," % number for number in range(1000))

@@ -22,7 +22,7 @@ class Looking:
         self.spoken_for.clear()
         for _ in range(count):
             self.spoken_for += self.detection.look(sorted(self.missing))
-            self.spoken_for += self.detection.look_for_unknown(self.unknown)
+            self.spoken_for += self.detection.find_unknown(self.unknown)
             is_waiting = bool(self.missing or self.unknown) and not self.spoken_for
             assert self.detection.is_counting or not is_waiting
         return [*self.spoken_for]
@@ -48,7 +48,7 @@ def test_a_restart_clears_the_missing_positions() -> None:
     looking = Looking()
     looking.missing = {UNIT, OTHER}
     assert looking.looks(LOOKS) == []
-    looking.detection.begin_anew()
+    looking.detection.restart()
     assert looking.looks(LOOKS) == []
     assert looking.looks(1) == [UNIT, OTHER]
 

@@ -139,7 +139,7 @@ def test_a_history_of_profiles_has_the_edges_of_plain_tables(seed: int) -> None:
                 del plain.place[origin], plain.entries[origin]
             case "move" if random.random() < 0.4:
                 place = random.choice(PLACES)
-                profiles.begin_anew(OWN, place)
+                profiles.restart(OWN, place)
                 plain.place = {OWN: place}
                 plain.entries = {OWN: plain.entries[OWN]}
         assert profiles.edges() == plain.counts()

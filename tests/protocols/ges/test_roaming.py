@@ -16,9 +16,9 @@ from brokerd.protocols.ges.overload import SLOW, SlowBroker
 from brokerd.protocols.ges.parameters import INDUCE_ROAM, READDRESS, GesParameters
 from brokerd.protocols.ges.roaming import (
     APART,
+    CHECKS_TO_DEPART,
+    CHECKS_TO_STAY,
     HINT,
-    LOOKS_TO_GO,
-    LOOKS_TO_STAY,
     STEPS,
     Fragment,
     RoamingHints,
@@ -69,14 +69,16 @@ class Crowd:
 
     def _check(self, found: Sequence[RedirectClient], cluster: Sequence[BrokerNumber]) -> None:
         ages = {name: (self.now_ns - at) // CHECK_NS for name, (at, _) in self.redirected.items()}
-        going = {name: self.redirected[name][1] for name, age in ages.items() if age < LOOKS_TO_GO}
+        going = {
+            name: self.redirected[name][1] for name, age in ages.items() if age < CHECKS_TO_DEPART
+        }
         left = [name for name in self.here if name not in going]
         number = {
             peer: self.counted[peer] + self.step - 1 + [*going.values()].count(peer)
             for peer in cluster
             if peer in self.counted
         }
-        free = [name for name in reversed(left) if ages.get(name, LOOKS_TO_STAY) >= LOOKS_TO_STAY]
+        free = [name for name in reversed(left) if ages.get(name, CHECKS_TO_STAY) >= CHECKS_TO_STAY]
         count, wanted = len(left), []
         for name in left[::-1]:
             better = [peer for peer in number if number[peer] + 2 <= count]
@@ -90,7 +92,7 @@ class Crowd:
                 count -= 1
         assert [*found] == wanted
         ages_ns = [self.now_ns - at_ns for at_ns, _ in self.redirected.values()]
-        is_due = any(age_ns < LOOKS_TO_GO * CHECK_NS for age_ns in ages_ns)
+        is_due = any(age_ns < CHECKS_TO_DEPART * CHECK_NS for age_ns in ages_ns)
         assert ((HINT, 1) in self.deadlines) >= is_due, "another look once they count as departed"
 
     def act(self, random: Random) -> None:

@@ -8,7 +8,7 @@ G3  a broker's graph is the outline of the present sessions, at the higher of th
 G4  a broker has exactly the profiles of the others, behind the largest units that do not
     contain the broker (`_check_profiles`)
 G5  a graph has no more brokers and units than the blocks of the levels hold (`_check_graph`)
-G6  statements about a connection are sent only in the unit of both ends (`_check_told`)
+G6  statements about a connection are sent only in the unit of both ends (`_check_statement`)
 G7  a broker stores nothing on disk but the progress of own publishers (`_check_kept`)
 G8  no honest broker's statement looks forged to the named broker (`_check_names`)
 G9  a subscription is reported as started when all brokers with a path have it (`StartChecks`)
@@ -73,7 +73,7 @@ class GesChecks(ProtocolChecks):
             and type(event.message) is GraphStated
             and event.session == broker.session_with(event.peer)
         ):
-            _check_told(broker, event.peer, event.message)
+            _check_statement(broker, event.peer, event.message)
         for effect in effects:
             _check_kept(broker, effect)
             if type(effect) is Send and type(effect.message) is RoutedPublications:
@@ -164,7 +164,7 @@ def _check_kept(broker: BrokerView, effect: Effect) -> None:
         raise InvariantViolated("stateless", f"{broker.name} keeps {effect}")
 
 
-def _check_told(broker: BrokerView, peer: Peer, message: GraphStated) -> None:
+def _check_statement(broker: BrokerView, peer: Peer, message: GraphStated) -> None:
     core: Any = broker.core
     if not core.receives_from(peer):
         return  # a neighbour without this broker's address states for another place

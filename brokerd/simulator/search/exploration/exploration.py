@@ -220,7 +220,7 @@ class Exploration:
             for action in actions
             if action not in task.sleep and (task.only is None or action in task.only)
         ]
-        commutes = self._reduced and not state.acted.link_faults.cut_ways()
+        commutes = self._reduced and not state.acted.link_faults.cut_directions()
         asleep = dict.fromkeys(action for action in enabled if action in task.sleep)
         asleep |= dict.fromkeys(before)
         depth, is_ahead, restored = self._depths[task.number], False, True

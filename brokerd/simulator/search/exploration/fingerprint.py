@@ -222,7 +222,7 @@ def _view_world(state: WorldState) -> list[Any]:
         state.spent,
         [_view_endpoint(each) for each in acted.network.endpoints.values()],
         [_view_lane(name, lane) for name, lane in sorted(acted.schedule.ready_lanes().items())],
-        acted.link_faults.cut_ways(),
+        acted.link_faults.cut_directions(),
     ]
 
 

@@ -78,7 +78,7 @@ def choose(state: WorldState, enabled: Sequence[Action]) -> list[Action]:
     """Return a persistent set of the enabled actions; all of them if no smaller set is found."""
     lanes = state.acted.schedule.ready_lanes()
     best = [action for action in enabled if not _is_refused(state, action)]
-    if not state.acted.link_faults.cut_ways():
+    if not state.acted.link_faults.cut_directions():
         for action in best:
             if is_lane(action) and _is_private(state, lanes[action[0]]):
                 return [action]
@@ -86,7 +86,11 @@ def choose(state: WorldState, enabled: Sequence[Action]) -> list[Action]:
     if len(visible) == len(best):
         return best
     spent, world = state.spent, state.world
-    if spent.early < world.early or spent.planned == LINKS or state.acted.link_faults.cut_ways():
+    if (
+        spent.early < world.early
+        or spent.planned == LINKS
+        or state.acted.link_faults.cut_directions()
+    ):
         return best
     if spent.faults < world.faults and not spent.planned:
         return best

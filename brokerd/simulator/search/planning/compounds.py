@@ -77,7 +77,7 @@ def draw_compounds(
         if type(move) is BrokerDeparture and move.broker in joins:
             found += departing.draw_departing(joins[move.broker], move.when)
     beside = _Compounds(Random(f"beside losses {seed}"), definition, planning, draft, heal)
-    found += beside.draw_beside_losses([*moves, *found])
+    found += beside.draw_around_losses([*moves, *found])
     return found
 
 
@@ -242,7 +242,7 @@ class _Compounds:
             if random.random() < 0.2:
                 yield MemoryLoss(max(0, when - self._draw_gap()), client, 99)
 
-    def draw_beside_losses(self, moves: Sequence[Move]) -> Iterator[Move]:
+    def draw_around_losses(self, moves: Sequence[Move]) -> Iterator[Move]:
         """Yield faults of brokers before their loss, and losses of joined brokers.
 
         The publishers of decommissioned brokers leave before, if others store their publications.
