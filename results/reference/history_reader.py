@@ -334,7 +334,8 @@ class _Folder:
     def _check_manifest(self) -> Iterator[str]:
         manifest, workload = self.manifest, self.workload
         if manifest.get("state") != "complete":
-            yield doubt("state", state=manifest.get("state"))
+            why = "; ".join(map(str, manifest.get("reasons") or ()))
+            yield doubt("state", state=manifest.get("state")) + (f": {why}" if why else "")
         if manifest.get("loadgen_saturated"):
             yield doubt("saturated")
         if self.is_cut_short:

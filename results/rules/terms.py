@@ -316,7 +316,8 @@ DOUBTS: Mapping[str, str] = {
     "state": "the run is {state}",
     "not_measured": "the run never reached its measure phase",
     "other_spec": "the manifest has {name} {found!r}, the specification {wanted!r}",
-    "saturated": "the load generators could not hold their rate",
+    "saturated": "the load generators could not hold their rate: lower the rate, free this machine "
+    "of other work, or permit more lateness (thresholds, loadgen.lateness_p99)",
     "no_log": "there is no log of {who}",
     "load_ended": "{file}: load generator {who} ended in the middle of the run, by {why}; the rest "
     "of its logs was never written",

@@ -111,7 +111,7 @@ def _find_restored(folder: RunFolder, broker: str) -> list[int]:
 def _find_restarts(folder: RunFolder, broker: str) -> list[tuple[int, int | None, str]]:
     """Return the starts of a broker after faults, with the incarnation that was observed."""
     seen: dict[tuple[str, str], Line] = {
-        (line["fault_id"], line.get("stage")): line.get("evidence") or {}
+        (str(line["fault_id"]), str(line.get("stage"))): line.get("evidence") or {}
         for line in folder.lines(FAULT_JOURNAL)
     }
     # A broker that is killed again soon is observed as the process of a later restart.
@@ -125,7 +125,7 @@ def _find_restarts(folder: RunFolder, broker: str) -> list[tuple[int, int | None
     for row in faults_at(folder, broker):
         at_ns = row.get("t_requested_ns")
         if row["verb"] == "restart" and at_ns is not None:
-            incarnation = observed.get(row["fault_id"])
+            incarnation = observed.get(str(row["fault_id"]))
             found.append((at_ns - folder.origin_ns, incarnation, str(row["fault_id"])))
         elif row["verb"] in KILLING_VERBS and (
             healed_ns := stamp_of(folder, row, "heal_requested", last=False)

@@ -115,7 +115,8 @@ def findings_online(
     totals = dict.fromkeys((*_FINDINGS, *_ABSENT), 0)
     is_answered = rows is not None and rows.published == rows.acknowledged
     lanes = rows.lanes if rows is not None else {}
-    times = Counter(source for source, _ in (rows.sources if rows is not None else ()))
+    sources = rows.sources if rows is not None else {}
+    times = Counter(source for source, _ in sources)
     for process in folder.processes:
         found = process.document("online.json").get("totals")
         for kind in _FINDINGS:
@@ -126,7 +127,10 @@ def findings_online(
                 (lane.get("subscription"), lane.get("publisher"), lane.get("incarnation"))
             )
             is_again = counted is not None and counted.again
-            if times[lane.get("publisher")] == 1 and not is_again:
+            source = sources.get((lane.get("publisher"), lane.get("incarnation")))
+            # Without both fences of a source, no judge decides that a publication is missing.
+            is_enclosed = source is not None and len(source.fences) >= FENCES
+            if times[lane.get("publisher")] == 1 and is_enclosed and not is_again:
                 for kind in _ABSENT:
                     totals[kind] += lane.get(kind, 0)
     if has_sent_again:

@@ -204,11 +204,12 @@ def _check_client_fault(folder: RunFolder, row: Line) -> Iterator[str]:
         return
     recovered_ns = stamp_of(folder, row, "recovered")
     begun = [at_ns for at_ns, event, _ in lines if event == "up"]
-    is_up = any(abs(recovered_ns - at) <= _JITTER_NS for at in begun if recovered_ns is not None)
-    if row["verb"] == CRASH and recovered_ns == stamp_of(folder, row, "healed"):
-        # The client was back before the last of its kills was due.
+    is_up = any(recovered_ns is not None and abs(recovered_ns - at) <= _JITTER_NS for at in begun)
+    if row["verb"] == CRASH and recovered_ns is not None:
+        # The client may be back before the last of its kills was due.
         before = [event for at_ns, event, _ in lines if at_ns <= recovered_ns + _JITTER_NS]
-        is_up = is_up or before[-1:] == ["up"]
+        is_healed = recovered_ns == stamp_of(folder, row, "healed")
+        is_up = is_up or (is_healed and before[-1:] == ["up"])
     if recovered_ns is not None and not is_up:
         yield doubt(
             "disagree", one=FAULTS, other="sessions.jsonl",

@@ -319,7 +319,7 @@ def test_a_refused_fault_has_failed_and_its_dependent_steps_never_start() -> Non
 
 
 def test_a_fault_of_a_client_that_was_refused_is_not_healed() -> None:
-    """A load generator has no such fault: it would be said to be there still."""
+    """A load generator without the fault refuses the heal, as if the fault could not end."""
     backend = MadeUpBackend()
     backend.refuses["apply d"] = ControlError("user", "s3-sub-1 has no session with s3")
     away = step(id="d", at="1s", do="client-disconnect", on="s3-sub-1", for_="2s")

@@ -21,6 +21,7 @@ from results.reference.rule import check
 from results.rules.evidence import PUBLICATION
 from results.rules.facts import RunFacts
 from results.rules.findings import Findings, PairSummary
+from results.rules.terms import DOUBTS
 from results.tables.json_files import IntegrityError
 from results.tables.load import load_run
 from results.tables.seals import file_hashes, seal, verify_seal
@@ -231,7 +232,7 @@ def test_each_reason_for_a_doubt_is_given(spark: "SparkSession", tmp_path: Path)
     runs = changed_runs(tmp_path, DOUBTFUL)
     judged = on_spark(spark, runs, histories_of(runs))
     assert {name: (each.outcome, *each.said) for name, each in judged.items()} == {
-        "saturated": ("doubt", "the load generators could not hold their rate"),
+        "saturated": ("doubt", DOUBTS["saturated"]),
         "unobserved": ("doubt", "fault kill-b1 (kill b1) was not observed"),
         "faultless": (
             "doubt", "nothing was at risk: no publication was sent through a fault",

@@ -18,8 +18,9 @@ from results.witnesses.folder import ProcessFolder
 from results.witnesses.incarnations import _check_processes, _find_restarts
 from results.witnesses.load_seconds import least_quantile
 from results.witnesses.manifest import _check_headline, _check_journal, _check_roles
+from results.witnesses.online import findings_online
 from results.witnesses.process_ends import _about_files
-from results.witnesses.rows import LaneRows
+from results.witnesses.rows import LaneRows, SourceRows
 from results.witnesses.service import _check_client_fault, _check_clients, _check_totals
 from results.witnesses.sessions import _check_beginnings, _check_between, _check_counters
 from results.witnesses.shapes import doubts_about_shapes
@@ -293,6 +294,17 @@ def test_the_journal_may_say_that_clocks_were_not_compared_after_the_load(tmp_pa
     line = {"utc": "", "t_ns": 1, "what": "clocks_not_sampled", "reason": "no agent answers"}
     folder._read["log.jsonl"] = [line]
     assert not [each for each in doubts_about_shapes(folder) if "log.jsonl" in each]
+
+
+def test_what_is_missing_is_open_without_the_fences_of_its_source(tmp_path: Path) -> None:
+    """A run that waited for its opening fences in vain."""
+    lane = {"subscription": "s", "publisher": "c1/0", "incarnation": 1, "fence_missing": 4}
+    online = {"totals": {}, "lanes": [lane]}
+    folder = run_folder(tmp_path, "aborted", {"load/online.json": json.dumps(online)})
+    for fences, found in (((1,), {}), ((1, 9), {"fence_missing": 4})):
+        sources = {("c1/0", 1): SourceRows(9, fences, 0, 0)}
+        rows: Any = SimpleNamespace(sources=sources, lanes={}, published={}, acknowledged={})
+        assert findings_online(folder, rows) == found
 
 
 @pytest.mark.parametrize("logged, closed, n", [
