@@ -351,9 +351,9 @@ class Clients:
         if local.is_over:
             return
         self._restored.drop(local)
+        if local.is_whole:
+            client.lost_positions.pop(local.number, None)
         if client.connected and client.session == session:
-            if local.is_whole:
-                client.lost_positions.pop(local.number, None)
             self._claim(client, local)
 
     def _restart(self, local: OwnSubscription, *, begins: bool = False) -> None:
