@@ -7,7 +7,7 @@ from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS, SECOND_NS
-from tests.helpers.cluster import STEADY, chain, star
+from tests.helpers.cluster import STEADY, chain, star, tree
 from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
 
 
@@ -116,6 +116,30 @@ def _publish_while_cut_off(cluster: SimulatedCluster, state: str) -> None:
 
 def test_a_newcomer_does_not_continue_alone_before_its_first_recovery() -> None:
     _publish_while_cut_off(_joining(), "recovering")
+
+
+def test_a_newcomer_recovers_from_its_parent_alone() -> None:
+    """Another broker may lack a subscription that waits for no newcomer at the parent."""
+    cluster = SimulatedCluster(tree("s-p", "p-q"), network=STEADY).start()
+    cluster.run_until_quiet()
+    links = [cluster.link("q", "s"), cluster.link("q", "p")]
+    for link in links:
+        link.cut()
+    cluster.run_for(3)
+    subscriber = cluster.subscribe("s")
+    cluster.run_for(3)
+    cluster.broker("p").kill()
+    cluster.join("n", "p")
+    links.append(cluster.link("n", "s").cut())
+    cluster.broker("n").start()
+    one = cluster.publish("n", n=1)
+    cluster.run_for(3)
+    assert cluster.broker("n").status().ready == (2,)
+    cluster.broker("p").start()
+    for link in links:
+        link.heal()
+    _settled(cluster)
+    assert subscriber.received == [one]
 
 
 def test_the_first_recovery_puts_unconfirmed_subscriptions_on_disk() -> None:

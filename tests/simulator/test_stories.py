@@ -278,8 +278,8 @@ def test_a_cold_start_of_all_brokers_completes_after_its_timeout() -> None:
 
 
 @pytest.mark.parametrize("lost", ["34", "1234"], ids=["two brokers", "all brokers"])
-def test_a_broker_that_lost_its_disk_continues_alone_only_if_all_brokers_did(lost: str) -> None:
-    """A complete disk may be behind a dead broker: subscriptions there are owed publications."""
+def test_brokers_that_lost_their_disks_wait_for_all_others(lost: str) -> None:
+    """The others may have subscriptions that the dead broker in between had confirmed."""
     parameters = DeltaTreeParameters(cold_start_after_ns=SECOND_NS)
     brokers = chain("b1", "b2", "b3", "b4")
     cluster = SimulatedCluster(brokers, network=STEADY, parameters=parameters).start()
@@ -301,6 +301,28 @@ def test_a_broker_that_lost_its_disk_continues_alone_only_if_all_brokers_did(los
     two = cluster.publish("b4", n=2)
     _settle(cluster)
     assert s.received == ([one, two] if lost == "34" else [two])
+
+
+def test_a_broker_that_lost_its_disk_needs_more_than_one_complete_neighbour() -> None:
+    """The neighbour was cut off when a subscription started, and has not received it since."""
+    cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY).start()
+    cluster.run_until_quiet()
+    for name in ("b1", "b2"):
+        cluster.link("b3", name).cut()
+    cluster.run_for(3)
+    s = cluster.subscribe("b1")
+    cluster.run_for(3)
+    cluster.broker("b2").kill()
+    cluster.link("b1", "b2").cut()
+    cluster.link("b3", "b2").heal()
+    cluster.broker("b2").put_back(None)
+    one = cluster.publish("b2", n=1)
+    cluster.run_for(3)
+    assert cluster.broker("b2").status().ready == (2,)
+    for a, b in (("b3", "b1"), ("b1", "b2")):
+        cluster.link(a, b).heal()
+    _settle(cluster)
+    assert s.received == [one]
 
 
 def test_the_publication_that_bypassed_is_not_overtaken_when_the_broker_returns() -> None:

@@ -28,7 +28,8 @@ from brokerd.protocols.delta_tree.home_subscriptions import (
     HomeSubscriptions,
 )
 from brokerd.protocols.delta_tree.messages import (
-    IncompleteBranch,
+    BranchReply,
+    BranchRequest,
     PartitionGone,
     PartitionNew,
     PublicationConfirmation,
@@ -161,7 +162,8 @@ class DeltaTree(EventMachine):
             RecoveryNotifier: self._tags.on_notifier,
             SyncEnd: self._on_sync_end,
             RecoveryFlag: self._on_recovery_flag,
-            IncompleteBranch: self._recovery.on_incomplete_branch,
+            BranchRequest: self._recovery.on_branch_request,
+            BranchReply: self._recovery.on_branch_reply,
             PartitionNew: self._partitions.on_new,
             PartitionGone: self._partitions.on_gone,
         }
@@ -310,8 +312,8 @@ class DeltaTree(EventMachine):
             self._clients.settle()
         if self._state.recovering:
             self._end_recovery()
-            if self._state.recovering:
-                self._recovery.announce_incomplete()
+        if self._recovery.exchanges_branches:
+            self._recovery.exchange_branches()
         self._partitions.withdraw_ended()
         if queue.confirmations:
             queue.send_confirmations()

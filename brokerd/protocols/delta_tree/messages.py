@@ -108,8 +108,17 @@ class RecoveryFlag:
 
 
 @record
-class IncompleteBranch:
-    """No broker on the sender's side of the link has ever had all subscriptions on its disk."""
+class BranchRequest:
+    """A request for a BranchReply of the same number, on one session with a neighbour."""
+
+    number: int
+
+
+@record
+class BranchReply:
+    """The receiver has the subscriptions of all brokers on the sender's side of the link."""
+
+    number: int
 
 
 @record
@@ -314,5 +323,6 @@ KINDS: Final = (
     MessageKind(58, PartitionNew),
     MessageKind(59, PartitionGone),
     MessageKind(60, Relay),
-    MessageKind(61, IncompleteBranch),
+    MessageKind(61, BranchRequest),
+    MessageKind(62, BranchReply),
 )

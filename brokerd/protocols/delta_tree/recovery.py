@@ -7,9 +7,10 @@ Until enough neighbours have done so, local publishers are held and new subscrip
 
 If all brokers in reach are recovering, one continues alone after a wait, with the subscriptions
 that its disk has. The disk of a broker that joined or accepted a loss has them only since the
-broker's first recovery. Before that the broker continues alone only if no disk of the tree has
-them, which `IncompleteBranch` establishes from the leaves on: otherwise its publications could miss
-subscriptions that started long before.
+broker's first recovery, which therefore needs more than any complete broker. A tag of its parent
+covers a newcomer, too, so the parent suffices. After a loss no tag shows what is missing. So such a
+broker waits until it has the subscriptions of all brokers: it requests a reply of each neighbour,
+which requests replies of all its other neighbours before it replies.
 
 Paper: [DFT11] §VIII-B lines 905-916. Deviates: the end is tied to a peer that is not itself
 recovering; local publishers are held.
@@ -17,7 +18,12 @@ recovering; local publishers are held.
 
 from brokerd.errors import RemoteProtocolError, StorageCorrupt
 from brokerd.model.identity import BrokerNumber
-from brokerd.protocols.delta_tree.messages import IncompleteBranch, RecoveryFlag, SyncEnd
+from brokerd.protocols.delta_tree.messages import (
+    BranchReply,
+    BranchRequest,
+    RecoveryFlag,
+    SyncEnd,
+)
 from brokerd.protocols.delta_tree.sessions import Node, Reach, Sessions
 from brokerd.protocols.delta_tree.state import Rows, State
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
@@ -39,6 +45,9 @@ class Recovery:
 
     Every method that may end the recovery returns True at the end. The recovery does not end before
     the log of publications is read.
+
+    Attributes:
+        exchanges_branches: this broker, or a neighbour, requests the subscriptions of branches.
     """
 
     def __init__(
@@ -52,6 +61,7 @@ class Recovery:
         self._subscriptions = subscriptions
         self._lineage = 0
         self._is_complete = True
+        self.exchanges_branches = False
 
     def begin(self, recovered: Rows, lineage: int) -> bool:
         """Begin the recovery of a broker that joins, or has run before, with an empty memory.
@@ -66,6 +76,7 @@ class Recovery:
         has_joined = self._state.broker >= self._state.newcomers
         self._is_complete = not (has_joined or lineage) or _read_lineage(recovered) == lineage
         self._state.recovering = True
+        self.exchanges_branches = not self._is_complete
         self._wait_for_others()
         return self.end_if_complete()
 
@@ -81,35 +92,51 @@ class Recovery:
         self._sessions.node(peer).recovering = message.recovering
         return self.end_if_complete()
 
-    def on_incomplete_branch(self, peer: BrokerNumber, _message: IncompleteBranch) -> None:
-        """Record that no disk on the peer's side of the link has all subscriptions.
+    def on_branch_request(self, peer: BrokerNumber, message: BranchRequest) -> None:
+        """Request replies of all other neighbours, later ones than any reply before.
+
+        Raises:
+            RemoteProtocolError: the peer is no neighbour in the tree, or repeats a request.
+        """
+        node = self._check_neighbour(peer)
+        if message.number <= node.branch_requested:
+            raise RemoteProtocolError(peer, f"requests {message.number} of a branch again")
+        node.branch_requested = message.number
+        self.exchanges_branches = True
+        for other in self._neighbours():
+            if other is not node:
+                other.branch_awaited = other.branch_complete = False
+
+    def on_branch_reply(self, peer: BrokerNumber, message: BranchReply) -> None:
+        """Record that this broker has the subscriptions of all brokers on the peer's side.
 
         Raises:
             RemoteProtocolError: the peer is no neighbour in the tree.
         """
-        if peer not in self._state.neighbourhood.neighbours[self._state.broker]:
-            raise RemoteProtocolError(peer, "is no neighbour, and announces a branch")
-        self._sessions.node(peer).branch_incomplete = True
+        node = self._check_neighbour(peer)
+        if node.branch_awaited and message.number == node.branch_requests:
+            node.branch_complete = True
 
-    def announce_incomplete(self) -> None:
-        """Announce to recovering neighbours that no disk on this side of their link is complete.
-
-        The announcement follows all subscriptions that this broker has for the neighbour, and
-        stays true: a disk becomes complete only by a complete broker, or once none is.
-        """
-        if self._is_complete:
-            return
+    def exchange_branches(self) -> None:
+        """Send the replies that are due, behind all subscriptions, and the requests for others."""
         neighbours = self._neighbours()
         for node in neighbours:
-            if (
-                node.ready
-                and node.recovering
-                and node.activated == node.session
-                and node.branch_announced != node.session
-                and all(other.branch_incomplete for other in neighbours if other is not node)
+            if node.branch_requested and all(
+                other.branch_complete for other in neighbours if other is not node
             ):
-                node.branch_announced = node.session
-                self._state.machine.send(node.broker, IncompleteBranch())
+                self._state.machine.send(node.broker, BranchReply(node.branch_requested))
+                node.branch_requested = 0
+        self.exchanges_branches = self._needs_branches() or any(
+            node.branch_requested for node in neighbours
+        )
+        for node in neighbours:
+            is_needed = self._needs_branches() or any(
+                other.branch_requested for other in neighbours if other is not node
+            )
+            if is_needed and node.ready and not node.branch_awaited:
+                node.branch_requests += 1
+                node.branch_awaited = True
+                self._state.machine.send(node.broker, BranchRequest(node.branch_requests))
 
     def end_if_complete(self) -> bool:
         """End the recovery once the neighbours have sent their subscriptions.
@@ -124,12 +151,20 @@ class Recovery:
             and self._state.log_is_read
             and self._have_neighbours_synchronised()
         ):
-            helped = any(node.ready and node.complete for node in self._sessions.nodes.values())
             rows = self._subscriptions.table.unconfirmed.values()
-            if (helped or not self._sessions.nodes) and all(row.accepted for row in rows):
+            if self._has_subscriptions() and all(row.accepted for row in rows):
                 self._end()
                 return True
         return False
+
+    def _has_subscriptions(self) -> bool:
+        """Return True if this broker has all subscriptions that started without a tag of it."""
+        if self._needs_branches():
+            return all(node.branch_complete for node in self._neighbours())
+        helpers = self._sessions.nodes.values() if self._is_complete else [self._parent()]
+        return not self._sessions.nodes or any(
+            node is not None and node.ready and node.complete for node in helpers
+        )
 
     def cold_start(self) -> bool:
         """Continue with the present subscriptions if no complete broker is in reach, after a wait.
@@ -143,7 +178,7 @@ class Recovery:
             node.ready and not node.recovering for node in self._sessions.nodes.values()
         )
         is_ready = self._state.log_is_read and self._have_neighbours_synchronised()
-        if others_know or not (is_ready and self._can_continue_alone()):
+        if others_know or not (is_ready and self._is_complete):
             self._wait_for_others()
             return False
         self._state.machine.record("cold_start", subscriptions=len(self._subscriptions))
@@ -160,8 +195,23 @@ class Recovery:
             for node in self._neighbours()
         )
 
-    def _can_continue_alone(self) -> bool:
-        return self._is_complete or all(node.branch_incomplete for node in self._neighbours())
+    def _needs_branches(self) -> bool:
+        """Return True if this broker recovers from the loss of its disk, or without a parent."""
+        return (
+            self._state.recovering
+            and not self._is_complete
+            and (bool(self._lineage) or self._parent() is None)
+        )
+
+    def _parent(self) -> Node | None:
+        """Return the neighbour that this broker joined at; None after the neighbour has left."""
+        joined_at = [node for node in self._neighbours() if node.broker < self._state.broker]
+        return joined_at[0] if joined_at else None
+
+    def _check_neighbour(self, peer: BrokerNumber) -> Node:
+        if peer not in self._state.neighbourhood.neighbours[self._state.broker]:
+            raise RemoteProtocolError(peer, "is no neighbour, and exchanges branches")
+        return self._sessions.node(peer)
 
     def _wait_for_others(self) -> None:
         after_ns = self._state.parameters.cold_start_after_ns

@@ -40,8 +40,11 @@ class Node:
         synchronised: the broker's SyncEnd has arrived on that session.
         complete: the broker was not recovering when it sent SyncEnd.
         recovering: the broker's last announcement about itself.
-        branch_incomplete: the broker's IncompleteBranch has arrived on that session.
-        branch_announced: the session on which this end has sent IncompleteBranch.
+        branch_requested: the number of the broker's BranchRequest on that session without a reply;
+            0 without one.
+        branch_requests: the number of the last BranchRequest to the broker.
+        branch_awaited: that request was sent on that session.
+        branch_complete: the reply to that request has arrived.
         attempting: an attempt to open a session is pending.
         wait_ns: the wait after the last attempt; 0 since the broker was reached.
         partition: number of the broker's partition; 0 unless unreachable.
@@ -60,13 +63,20 @@ class Node:
     synchronised: bool = False
     complete: bool = False
     recovering: bool = False
-    branch_incomplete: bool = False
-    branch_announced: int = 0
+    branch_requested: int = 0
+    branch_requests: int = 0
+    branch_awaited: bool = False
+    branch_complete: bool = False
     attempting: bool = False
     wait_ns: int = 0
     partition: int = 0
     expected: bool = False
     met: bool = True
+
+    def forget_branch(self) -> None:
+        """Forget the requests and the reply of a session that has ended."""
+        self.branch_requested = 0
+        self.branch_awaited = self.branch_complete = False
 
 
 class Sessions:
@@ -125,7 +135,7 @@ class Sessions:
         assert node.reach is not Reach.ESTABLISHED, f"second session with broker {peer}"
         node.reach, node.session, node.met = Reach.ESTABLISHED, session, True
         node.ready = node.synchronised = node.complete = node.attempting = False
-        node.branch_incomplete = False
+        node.forget_branch()
         self._state.deadlines.cancel((RETRY, peer))
 
     def on_summary(self, peer: BrokerNumber, recovering: bool) -> None:
@@ -138,7 +148,8 @@ class Sessions:
         node = self.node(peer)
         assert node.session == session, f"session {session} with {peer} is not {node.session}"
         node.reach, node.session = Reach.UNREACHABLE, 0
-        node.ready = node.synchronised = node.complete = node.branch_incomplete = False
+        node.ready = node.synchronised = node.complete = False
+        node.forget_branch()
 
     def open_failed(self, peer: BrokerNumber) -> bool:
         """Record a failed attempt; return True if the peer becomes unreachable by it."""

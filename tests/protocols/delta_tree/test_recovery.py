@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from brokerd.errors import RemoteProtocolError, StorageCorrupt
-from brokerd.protocols.delta_tree.messages import IncompleteBranch, RecoveryFlag, SyncEnd
+from brokerd.protocols.delta_tree.messages import (
+    BranchReply,
+    BranchRequest,
+    RecoveryFlag,
+    SyncEnd,
+)
 from brokerd.protocols.delta_tree.recovery import COLD_START, COMPLETE, RECOVERY, Recovery
 from brokerd.protocols.delta_tree.sessions import Reach
 from brokerd.protocols.interface import Change, Commit
@@ -19,7 +24,9 @@ UNWRITTEN = Change("routing", "2.1.1", "a row")
 class Restarted:
     """A recovering broker with a neighbour, and a broker behind the neighbour."""
 
-    def __init__(self, lineage: int = 0, complete: object = None, newcomers: int = 9) -> None:
+    def __init__(
+        self, lineage: int = 0, complete: object = None, newcomers: int = 9, broker: int = BROKER
+    ) -> None:
         self.sent: list[tuple[int, Any]] = []
         self.synchronised: list[int] = []
         self.records: list[str] = []
@@ -28,11 +35,11 @@ class Restarted:
         self.rows: dict[int, Any] = {}
         self.commits: list[Commit] = []
         state: Any = SimpleNamespace(
-            broker=BROKER,
+            broker=broker,
             recovering=False,
             log_is_read=True,
             newcomers=newcomers,
-            neighbourhood=SimpleNamespace(neighbours={BROKER: [NEIGHBOUR]}),
+            neighbourhood=SimpleNamespace(neighbours={broker: [NEIGHBOUR]}),
             parameters=SimpleNamespace(cold_start_after_ns=30),
             deadlines=SimpleNamespace(
                 set=self.deadlines.__setitem__, cancel=lambda key: self.deadlines.pop(key, None)
@@ -70,7 +77,7 @@ class Restarted:
         return SimpleNamespace(
             broker=number, ready=True, active=number == NEIGHBOUR, recovering=True,
             synchronised=False, complete=False, reach=Reach.UNREACHABLE,
-            session=number, activated=number, branch_incomplete=False, branch_announced=0,
+            branch_requested=0, branch_requests=0, branch_awaited=False, branch_complete=False,
         )  # fmt: skip
 
 
@@ -149,58 +156,84 @@ def test_its_end_is_announced_to_every_broker_with_a_session() -> None:
     assert broker.synchronised == [NEIGHBOUR]
 
 
-FIRST_RECOVERIES: dict[str, dict[str, Any]] = {
-    "a newcomer": {"newcomers": BROKER},
-    "a broker with an empty disk": {"lineage": 7},
-    "a broker with an older copy of its disk": {"lineage": 7, "complete": 5},
-}
 LATER_RECOVERIES: dict[str, dict[str, Any]] = {
-    "a newcomer": {"newcomers": BROKER, "complete": 0},
+    "a newcomer": {"broker": 9, "complete": 0},
     "a broker with a loss": {"lineage": 7, "complete": 7},
 }
-
-
-@pytest.mark.parametrize("state", FIRST_RECOVERIES.values(), ids=FIRST_RECOVERIES)
-def test_a_broker_that_never_had_all_subscriptions_continues_alone_only_as_all_do(
-    state: dict[str, Any],
-) -> None:
-    broker = Restarted(**state)
-    broker.nodes[NEIGHBOUR].synchronised = True
-    assert not broker.recovery.cold_start()
-    broker.recovery.on_incomplete_branch(NEIGHBOUR, IncompleteBranch())
-    assert broker.recovery.cold_start()
-    row = Change(RECOVERY, COMPLETE, state.get("lineage", 0))
-    assert broker.commits == [Commit((UNWRITTEN, row), None)]
-    with pytest.raises(RemoteProtocolError, match="no neighbour"):
-        broker.recovery.on_incomplete_branch(BEYOND, IncompleteBranch())
+LOSSES: dict[str, dict[str, Any]] = {
+    "an empty disk": {"lineage": 7},
+    "an older copy of its disk": {"lineage": 7, "complete": 5},
+    "no parent": {"newcomers": BROKER},
+}
 
 
 @pytest.mark.parametrize("state", LATER_RECOVERIES.values(), ids=LATER_RECOVERIES)
 def test_a_broker_that_once_had_all_subscriptions_continues_alone(state: dict[str, Any]) -> None:
     broker = Restarted(**state)
     broker.nodes[NEIGHBOUR].synchronised = True
-    broker.recovery.announce_incomplete()
+    broker.recovery.exchange_branches()
     assert broker.sent == []
     assert broker.recovery.cold_start()
     assert broker.commits == []
 
 
-def test_a_branch_is_announced_once_every_other_branch_is() -> None:
-    broker = Restarted(lineage=7)
+def test_a_newcomer_recovers_from_its_parent_alone() -> None:
+    broker = Restarted(broker=9)
+    broker.nodes[BEYOND].complete = broker.nodes[NEIGHBOUR].synchronised = True
+    assert not broker.recovery.end_if_complete()
+    assert not broker.recovery.cold_start()
+    broker.recovery.exchange_branches()
+    assert broker.sent == []
+    assert broker.recovery.on_sync_end(NEIGHBOUR, SyncEnd(recovering=False))
+    assert broker.commits == [Commit((UNWRITTEN, Change(RECOVERY, COMPLETE, 0)), None)]
+
+
+@pytest.mark.parametrize("state", LOSSES.values(), ids=LOSSES)
+def test_a_broker_that_lost_its_disk_recovers_from_all_brokers(state: dict[str, Any]) -> None:
+    broker = Restarted(**state)
+    assert not broker.recovery.on_sync_end(NEIGHBOUR, SyncEnd(recovering=False))
+    assert not broker.recovery.cold_start()
+    for _ in range(2):
+        broker.recovery.exchange_branches()
+        assert broker.sent == [(NEIGHBOUR, BranchRequest(1))]
+    broker.recovery.on_branch_reply(NEIGHBOUR, BranchReply(7))
+    assert not broker.recovery.end_if_complete()
+    broker.recovery.on_branch_reply(NEIGHBOUR, BranchReply(1))
+    assert broker.recovery.end_if_complete()
+    row = Change(RECOVERY, COMPLETE, state.get("lineage", 0))
+    assert broker.commits == [Commit((UNWRITTEN, row), None)]
+
+
+def test_a_branch_is_complete_once_all_branches_behind_it_have_replied_anew() -> None:
+    broker = Restarted()
     broker.nodes[3] = broker.node(3)
     broker.state.neighbourhood.neighbours[BROKER].append(3)
-    broker.recovery.announce_incomplete()
+    for number in (1, 2):
+        broker.recovery.on_branch_request(NEIGHBOUR, BranchRequest(number))
+        broker.recovery.exchange_branches()
+        assert broker.sent.pop() == (3, BranchRequest(number))
+    broker.recovery.on_branch_reply(3, BranchReply(1))
+    broker.recovery.exchange_branches()
     assert broker.sent == []
-    broker.recovery.on_incomplete_branch(3, IncompleteBranch())
-    for name, value in (("ready", False), ("recovering", False), ("activated", 0)):
-        before = getattr(broker.nodes[NEIGHBOUR], name)
-        setattr(broker.nodes[NEIGHBOUR], name, value)
-        broker.recovery.announce_incomplete()
-        assert broker.sent == [], name
-        setattr(broker.nodes[NEIGHBOUR], name, before)
-    for _ in range(2):
-        broker.recovery.announce_incomplete()
-        assert broker.sent == [(NEIGHBOUR, IncompleteBranch())]
+    broker.recovery.on_branch_reply(3, BranchReply(2))
+    broker.recovery.exchange_branches()
+    assert broker.sent == [(NEIGHBOUR, BranchReply(2))]
+    assert not broker.recovery.exchanges_branches
+    broker.recovery.on_branch_request(3, BranchRequest(1))
+    broker.nodes[NEIGHBOUR].ready = False
+    broker.recovery.exchange_branches()
+    assert len(broker.sent) == 1
+    assert broker.recovery.exchanges_branches
+
+
+def test_brokers_that_are_no_neighbours_exchange_no_branches() -> None:
+    broker = Restarted()
+    with pytest.raises(RemoteProtocolError, match="no neighbour"):
+        broker.recovery.on_branch_request(BEYOND, BranchRequest(1))
+    with pytest.raises(RemoteProtocolError, match="no neighbour"):
+        broker.recovery.on_branch_reply(BEYOND, BranchReply(1))
+    with pytest.raises(RemoteProtocolError, match="again"):
+        broker.recovery.on_branch_request(NEIGHBOUR, BranchRequest(0))
 
 
 def test_a_damaged_row_of_the_first_recovery_is_refused() -> None:

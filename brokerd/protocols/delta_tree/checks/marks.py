@@ -20,7 +20,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, SubscriptionId
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.messages import (
-    IncompleteBranch,
+    BranchReply,
     PartitionGone,
     PartitionNew,
     PublicationConfirmation,
@@ -344,9 +344,9 @@ MARKS = (
         when=lambda step: step.count_records("cold_start"),
     ),
     Mark(
-        "branch-incomplete",
-        "a part of the tree without a complete disk was announced",
-        on=(IncompleteBranch,),
+        "branch-complete",
+        "a broker without its disk received all subscriptions of a part of the tree",
+        on=(BranchReply,),
     ),
     # clients
     Mark(

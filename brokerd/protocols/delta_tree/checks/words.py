@@ -5,7 +5,8 @@ from typing import Any
 
 from brokerd.model.identity import PartitionId, SubscriptionId
 from brokerd.protocols.delta_tree.messages import (
-    IncompleteBranch,
+    BranchReply,
+    BranchRequest,
     PartitionGone,
     PartitionNew,
     PublicationConfirmation,
@@ -84,8 +85,10 @@ class DeltaTreeWording(Wording):
                 return _RELAY_WORDS[step].format(between)
             case RecoveryFlag(recovering=recovering):
                 return "is recovering" if recovering else "has recovered"
-            case IncompleteBranch():
-                return "no disk on this side is complete"
+            case BranchRequest():
+                return "requests all on that side"
+            case BranchReply():
+                return "has sent all on this side"
         return super().message(message)
 
     def is_detail(self, effect: Effect) -> bool:
