@@ -264,11 +264,11 @@ class RoamingClients:
     def _on_loss_proof(self, _peer: Peer, message: LossProof) -> None:
         if not self.publishes.refuse_loss(message):
             return
+        storage = self._names[message.storage]
         self._refuse_publisher(
             message.source,
             f"publications {message.through + 1} to {message.acknowledged} were acknowledged, and "
-            f"are missing at the storage {self._names[message.storage]}: an older copy of its state "
-            "folder was put back",
+            f"are missing at the storage {storage}: an older copy of its state folder was put back",
         )
 
     def _on_events(self, _peer: Peer, message: Events) -> None:
