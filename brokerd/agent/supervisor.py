@@ -96,9 +96,13 @@ class ManagedProcess:
         }
 
     def _recorded_loss(self) -> str:
-        """Return the cause of the loss that the state folder of a broker records; "" if none."""
+        """Return the cause of the loss that the state folder of a broker records; "" if none.
+
+        A folder that this user may not read records nothing; the broker states that cause itself.
+        """
         folder = self.config.get("state_folder")
-        return read_loss(Path(folder)).cause if folder else ""
+        is_readable = folder and os.access(folder, os.R_OK | os.X_OK) and Path(folder).is_dir()
+        return read_loss(Path(folder)).cause if is_readable else ""
 
 
 class Supervisor:

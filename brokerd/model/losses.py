@@ -102,6 +102,22 @@ def lost_range(run: PublicationRun) -> tuple[SourceId, int, int]:
     return SourceId(*source), first, last
 
 
+def split_by_markers(run: PublicationRun) -> Iterator[PublicationRun]:
+    """Yield a run in parts; each marker is a part of its own."""
+    if not has_marker(run):
+        yield run
+        return
+    place, start = run.attribute_table.index(MARKER), 0
+    for position in range(len(run)):
+        if run.attribute_index[position] == place:
+            if start < position:
+                yield run.select(range(start, position))
+            yield run.select(range(position, position + 1))
+            start = position + 1
+    if start < len(run):
+        yield run.select(range(start, len(run)))
+
+
 def without_markers(run: PublicationRun, subscriptions: tuple[int, ...]) -> Iterator[DeliveredItem]:
     """Yield the items of a run for a client, in order: a gap in place of each marker."""
     place = run.attribute_table.index(MARKER)

@@ -450,9 +450,8 @@ class Connection:
             kind = type(message)
             if kind is Farewell:
                 self.farewell = message
-                self._hand_on(messages[:place], size_bytes)
-                self.end("closed_by_peer")
-                return
+                del messages[place:]
+                break
             if kind is Hello:
                 fault = "a second Hello"
                 del messages[place:]
@@ -466,7 +465,9 @@ class Connection:
         if has_state:
             messages = [each for each in messages if type(each) is not StateAdvanced]
         self._hand_on(messages, size_bytes)
-        if fault is not None:
+        if self.farewell is not None:
+            self.end("closed_by_peer")
+        elif fault is not None:
             self.end("protocol_error", Farewell("fault", fault))
 
     def _take_state(self, message: StateAdvanced) -> str | None:

@@ -75,6 +75,9 @@ def held(config: BrokerConfig) -> Iterator[StateFolder]:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        why = "it is a file, or a link to a folder that does not exist"
+        raise PreflightError(f"{folder}: cannot be used: {why}") from None
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise PreflightError(f"{error.filename or folder}: cannot be used: {why}") from None

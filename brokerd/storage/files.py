@@ -11,7 +11,7 @@ import os
 import resource
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
@@ -69,23 +69,27 @@ _GROWTH_BYTES: Final = 1 << 16
 """More than a database extends one of its files by at once."""
 
 
-def unwritable_reason(*paths: Path) -> int | None:
-    """Return the error number of a cause that can be seen from outside; None if there is none.
+def find_write_obstacle(paths: Sequence[Path]) -> OSError | None:
+    """Return a cause of a failed write that can be seen from outside; None if there is none.
 
     SQLite reports an error of input or output without the number of the operating system.
 
     Args:
         paths: the files of a database, in one folder; some may not exist.
     """
+    folder = paths[0].parent
     try:
-        if os.statvfs(paths[0].parent).f_flag & os.ST_RDONLY:
-            return errno.EROFS
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            return name_error(OSError(errno.EROFS, os.strerror(errno.EROFS)), folder)
+        found = {path: path.stat().st_size for path in paths if path.exists()}
     except OSError as error:
-        return error.errno
+        return error
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    sizes = [path.stat().st_size for path in paths if path.exists()]
-    if limit != resource.RLIM_INFINITY and max(sizes, default=0) + _GROWTH_BYTES > limit:
-        return errno.EFBIG
+    for path, size in found.items():
+        if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+            return name_error(OSError(errno.EACCES, os.strerror(errno.EACCES)), path)
+        if limit != resource.RLIM_INFINITY and size + _GROWTH_BYTES > limit:
+            return name_error(OSError(errno.EFBIG, os.strerror(errno.EFBIG)), path)
     return None
 
 

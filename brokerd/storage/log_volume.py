@@ -133,7 +133,8 @@ class LogVolume:
                     raise
                 self._drop(numbers[numbers.index(number) :], damage.position)
                 break
-        self.lost_groups = self._count_lost()
+        else:
+            self.lost_groups = self._count_lost()
         wanted = list(names)
         for name in self._logs:
             if name not in wanted:
@@ -149,15 +150,26 @@ class LogVolume:
         return max(0, durable - self.groups) if is_missing else 0
 
     def _drop(self, numbers: Sequence[int], position: int) -> None:
-        """Remove the later segments, and the first of them from a position on."""
+        """Remove the later segments, and the first of them from a position on.
+
+        A segment is removed once all of its records are chopped. The damage may have destroyed the
+        entry that chopped them. So that entry is written again, and durable before the first
+        segment changes: after a crash the damage is found once more.
+        """
         for number in reversed(numbers[1:]):
             self._files.remove(self._path(number))
         first, path = numbers[0], self._path(numbers[0])
-        if position <= SEGMENT.size:
+        keeps_start = position > SEGMENT.size
+        if not keeps_start:
             self._segments.pop(first, None)
+        self.lost_groups = self._count_lost()
+        self._segment = first
+        if chops := list(self._missing_chops()):
+            self.write(chops)  # may remove the segment
+        if not keeps_start:
             self._segment = max(self._segments, default=0)
             self._files.remove(path)
-        else:
+        elif first in self._segments:
             file = self._files.open(path, change=True)
             try:
                 self._files.cut(file, position)
@@ -165,6 +177,13 @@ class LogVolume:
             finally:
                 self._files.close(file)
         self._files.sync_folder(self._folder)
+
+    def _missing_chops(self) -> Iterator[LogEntry]:
+        """Yield an entry for each log whose first records are in no segment."""
+        for name, log in self._logs.items():
+            first = log.places[0][0] if log.places else log.next
+            if first > log.first:
+                yield LogEntry(EntryKind.CHOPPED, name, first)
 
     def accept_end(self) -> None:
         """Accept the present end of the log, even if later groups were durable."""

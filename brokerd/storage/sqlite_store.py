@@ -8,7 +8,6 @@ transaction.
 
 import errno
 import hashlib
-import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +18,8 @@ from brokerd.storage.files import (
     DISK,
     TAG_BYTES,
     SyncedMark,
+    find_write_obstacle,
     is_transient,
-    unwritable_reason,
 )
 from brokerd.storage.meta_store import (
     VOUCHED,
@@ -371,8 +370,8 @@ class SqliteMetaStore:
         if code is None or code & 0xFF in damaged:
             return StorageCorrupt(text)
         files = [self._path.with_name(self._path.name + suffix) for suffix in _SUFFIXES]
-        if number := unwritable_reason(*files):
-            return OSError(number, f"{self._path}: {os.strerror(number)}")
+        if (obstacle := find_write_obstacle(files)) is not None:
+            return obstacle
         if code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
             return OSError(errno.ENOSPC, text)  # rolled back: the transaction may be repeated
         return OSError(f"{text} ({getattr(error, 'sqlite_errorname', code)})")

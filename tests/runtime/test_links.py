@@ -12,7 +12,14 @@ from brokerd.model.client_messages import Acknowledge, Deliveries
 from brokerd.model.identity import SourceId
 from brokerd.protocols.delta_tree.messages import RecoveryFlag
 from brokerd.protocols.interface import OpenFailed, SessionEstablished, SessionLost
-from brokerd.sessions.messages import WIRE_VERSION, Farewell, Heartbeat, Hello
+from brokerd.sessions.messages import (
+    WIRE_VERSION,
+    Farewell,
+    Heartbeat,
+    Hello,
+    StateAdvanced,
+    StateMark,
+)
 from brokerd.sessions.session import client_hello
 from brokerd.wire.codec import encode
 from tests.helpers.delta_tree_bugs import Mutant, plant_mutants
@@ -137,6 +144,24 @@ async def test_a_restarted_peer_replaces_its_dead_session() -> None:
         assert kinds == ["SessionEstablished", "MessageReceived", "SessionLost",
                          "SessionEstablished", "MessageReceived"]  # fmt: skip
         b0.assert_sessions_end_once()
+
+
+@in_virtual_time
+async def test_a_state_before_a_farewell_is_no_message_of_the_protocol() -> None:
+    """A broker that stops may send both at once."""
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        mark = StateMark(0, 1, b"12345678", 1, 1, bytes(16))
+        texts = ("p", "d", "t", "broker", "b1")
+        peer = await raw_peer(net, Hello(WIRE_VERSION, *texts, 1, 1, 3, 0, False, (), mark))
+        advanced = StateAdvanced(mark._replace(commits=2), None)
+        said = (YES, advanced, NO, Farewell("stopping", "the broker is being stopped"))
+        await peer.stream.send_all(b"".join([part for each in said for part in encode(each)]))
+        lost = await b0.wait_for(SessionLost)
+        assert lost.reason == "closed_by_peer"
+        assert b0.messages(1) == [YES, NO]
 
 
 @in_virtual_time

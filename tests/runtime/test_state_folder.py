@@ -331,9 +331,15 @@ def test_a_state_folder_that_cannot_be_used_is_an_obstacle_and_no_bug(tmp_path: 
     (tmp_path / "file").touch()
     folder = tmp_path / "state"
     (folder / "lock").mkdir(parents=True)  # as unusable as a read-only one, for root too
-    for path, named in ((tmp_path / "file" / "state", "file/state"), (folder, "state/lock")):
+    (tmp_path / "link").symlink_to(tmp_path / "absent")
+    for path, named in (
+        (tmp_path / "file" / "state", "file/state"),
+        (folder, "state/lock"),
+        (tmp_path / "link", "link"),
+    ):
         with (
-            pytest.raises(PreflightError, match=f"{named}: cannot be used: "),
+            pytest.raises(PreflightError, match=f"{named}: cannot be used: ") as caught,
             held(config_of(path)),
         ):
             pass
+    assert "a link to a folder that does not exist" in str(caught.value)

@@ -366,7 +366,7 @@ def test_a_publisher_proves_the_loss_of_a_storage_and_is_refused(stays: bool) ->
         cluster.run_for(5)
     publish(cluster, 1)
     cluster.run_for(10)
-    assert "publications 6 to 10 were acknowledged, and are missing at storage 1" in refusals[0]
+    assert "6 to 10 were acknowledged, and are missing at the storage b1: an older" in refusals[0]
     recorded = [each for event, each in storage.broker.recorded if event == "loss_proved"]
     assert len(recorded) == 1
     assert "publications 6 to 10 of source (0, 0, 1)" in recorded[0]["cause"]

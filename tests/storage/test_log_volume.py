@@ -288,6 +288,30 @@ def test_a_log_continues_before_damage_if_the_rest_may_be_lost(tmp_path, segment
         earlier += len(starts)
 
 
+@pytest.mark.parametrize("kept", [(), (1,)])
+def test_damage_of_a_chop_does_not_bring_the_chopped_records_back(tmp_path, kept):
+    """The records were in a segment that was removed after the chop."""
+    folder = tmp_path / "log"
+    volume = opened(folder, segment_bytes=500)
+    volume.write([entry(A, 1, bytes(500))])
+    volume.write([chopped(B, 1), *(entry(B, index) for index in kept)])
+    for group in ([chopped(A, 2)], [entry(A, 2)]):
+        volume.write(group)
+    volume.close()
+    (path,) = folder.glob("*.log")
+    data = path.read_bytes()
+    place = data.index(b"psl1", data.index(b"psl1", 24) + 1) + 20
+    path.write_bytes(data[:place] + bytes([data[place] ^ 3]) + data[place + 1 :])
+    ends = {A: (2, 2), B: (1, 1 + len(kept))}
+    with pytest.raises(LogDamaged):
+        LogVolume(folder).begin(LOGS, recovering=True)
+    again = LogVolume(folder)
+    assert again.begin(LOGS, recovering=True, drops_damage=True) == ends
+    again.close()
+    assert LogVolume(folder).begin(LOGS, recovering=True) == ends
+    assert [index for log, index, _ in reopened(folder)[0] if log == B] == [*kept]
+
+
 def test_a_segment_that_is_missing_between_others_is_damage(tmp_path):
     folder = tmp_path / "log"
     written(folder, [entry(A, 1)], [entry(A, 2)], [entry(A, 3)], segment_bytes=1)

@@ -248,6 +248,21 @@ def test_a_limit_of_file_sizes_is_no_lack_of_room(
     store.close()
 
 
+def test_a_store_with_a_file_of_another_user_names_that_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write-ahead log has the mode that the database had when the log was made."""
+    path = tmp_path / "meta.sqlite3"
+    store = SqliteMetaStore(path)
+    store.begin("d")
+    store._connection.execute("PRAGMA max_page_count = 1")
+    refused = tmp_path / "meta.sqlite3-wal"
+    monkeypatch.setattr(os, "access", lambda path, *_, **__: path != refused)
+    with pytest.raises(PermissionError, match=r"meta\.sqlite3-wal: Permission denied"):
+        store.commit([("t", str(number), "x" * 200) for number in range(500)])
+    store.close()
+
+
 def test_a_refused_store_blocks_nothing_and_repeats_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ class RoamingClients:
     """The clients of a broker.
 
     Args:
+        names: names of all brokers, by number.
         forwarding: the routes of messages to storages.
 
     Attributes:
@@ -130,6 +131,7 @@ class RoamingClients:
         decode_attributes: DecodeAttributes,
         counters: dict[str, int],
         *,
+        names: Sequence[str],
         forwarding: Forwarding,
         requests: SubscriptionRequests,
         publishes: PublishRequests,
@@ -145,6 +147,7 @@ class RoamingClients:
         )
         self.own = OwnSubscriptions(machine, windows, decode_attributes, self.table.clients)
         self._machine = machine
+        self._names = names
         self._forwarding = forwarding
         self.requests = requests
         self.publishes = publishes
@@ -261,11 +264,11 @@ class RoamingClients:
     def _on_loss_proof(self, _peer: Peer, message: LossProof) -> None:
         if not self.publishes.refuse_loss(message):
             return
+        storage = self._names[message.storage]
         self._refuse_publisher(
             message.source,
             f"publications {message.through + 1} to {message.acknowledged} were acknowledged, and "
-            f"are missing at storage {message.storage}: an older copy of its state folder was put "
-            "back",
+            f"are missing at the storage {storage}: an older copy of its state folder was put back",
         )
 
     def _on_events(self, _peer: Peer, message: Events) -> None:

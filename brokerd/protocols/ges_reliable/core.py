@@ -226,6 +226,7 @@ class GesReliable(EventMachine):
             broker,
             self,
             *own,
+            names=hierarchy.brokers,
             forwarding=forwarding,
             requests=SubscriptionRequests(broker, deadlines, parameters, forwarding),
             publishes=PublishRequests(broker, deadlines, parameters, forwarding, root),

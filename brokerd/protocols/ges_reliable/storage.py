@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
-from brokerd.model.losses import has_marker
+from brokerd.model.losses import has_marker, split_by_markers
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.ges_reliable.definition import LOG, StoragePlace
@@ -297,8 +297,12 @@ class Storage:
             raise RemoteProtocolError(peer, f"{run.source} is published at no root")
         self.registrations.match(run)  # malformed runs are not stored
         self._counters["publications_received"] += len(run)
+        for part in split_by_markers(run):  # the session joins it with later publications
+            self._store(message.home, part)
+
+    def _store(self, home: BrokerNumber, run: PublicationRun) -> None:
         self._take(self.log.store(run, self._broker))
-        source, home = run.source, message.home
+        source = run.source
         if has_marker(run) and self._proves_loss(run):
             self._report_loss(home, run)
         elif self.log.stored(source) >= run.last:

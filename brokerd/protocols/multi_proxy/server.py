@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
-from brokerd.model.losses import has_marker
+from brokerd.model.losses import has_marker, split_by_markers
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change, LogEnds, RecordsRead
 from brokerd.protocols.multi_proxy.assignments import Assignments
@@ -43,7 +43,7 @@ from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.retention import Topic, list_lost_runs
 from brokerd.protocols.multi_proxy.routes import Sessions
 from brokerd.protocols.multi_proxy.state import LOG, Follower, Part, ServerState, Version
-from brokerd.protocols.multi_proxy.topic_log import PlacedRun, TopicLog, split_by_markers
+from brokerd.protocols.multi_proxy.topic_log import PlacedRun, TopicLog
 from brokerd.protocols.multi_proxy.transfer_server import TransferServer
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.losses import (
-    MARKER,
     has_marker,
     is_behind_loss,
     last_lost_position,
@@ -370,22 +369,6 @@ def read_placed(broker: BrokerNumber, record: Buffer) -> list[PublicationRun]:
     if number & _CARRIED:
         return []
     return [_place(Part(broker, number), first, unpack_run(record, _HEAD.size))]
-
-
-def split_by_markers(run: PublicationRun) -> Iterator[PublicationRun]:
-    """Yield a topic's run in parts; loss markers are separate parts."""
-    if not has_marker(run):
-        yield run
-        return
-    place, start = run.attribute_table.index(MARKER), 0
-    for position in range(len(run)):
-        if run.attribute_index[position] == place:
-            if start < position:
-                yield run.select(range(start, position))
-            yield run.select(range(position, position + 1))
-            start = position + 1
-    if start < len(run):
-        yield run.select(range(start, len(run)))
 
 
 def _place(part: Part, first: int, run: PublicationRun) -> PublicationRun:

@@ -99,6 +99,7 @@ RULES = {
     "lost-session-ends-at-a-successor": "a_lost_session_ends_nothing_at_an_unknown_successor",
     "looks-at-the-high-water-mark": "a_root_reports_the_position_before_its_first_gap",
     "finer-storage-announces-a-loss": "a_finer_storage_announces_no_loss",
+    "joined-marker-is-unpacked-whole": "a_session_joins_a_loss_marker_with_later_publications",
     "stopped-subscription-keeps-its-epochs": "a_stopped_subscription_keeps_no_epochs",
     "routes-outlive-links": "a_gatekeeper_fails_for_ever_and_its_subscriber_moves",
     **{bug: story.__name__ for story, bug in WAITING_STORIES.items()},

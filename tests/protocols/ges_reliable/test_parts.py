@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import SourceId
-from brokerd.model.losses import last_lost_position
+from brokerd.model.losses import last_lost_position, marker
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.ges.units import hierarchy_of
@@ -17,12 +17,14 @@ from brokerd.protocols.ges_reliable.definition import StoragePlace
 from brokerd.protocols.ges_reliable.epochs import EpochLog, Frontier
 from brokerd.protocols.ges_reliable.fetches import EpochFetches, receipt_of
 from brokerd.protocols.ges_reliable.messages import (
+    KINDS,
     Change,
     Changed,
     Events,
     Fetch,
     Fetched,
     Key,
+    LossProof,
     RequestAnswer,
     Store,
     Stored,
@@ -41,6 +43,7 @@ from tests.protocols.ges_reliable.test_stories import TOPOLOGY
 P, S, HOME = SourceId(1, 0, 1), 7, 1
 BLOB = encode_attributes({"kind": "a"})
 KEY = Key("c", 1)
+KINDS_OF_STORE = [kind for kind in KINDS if kind.type is Store]
 
 
 def run(first: int, last: int) -> PublicationRun:
@@ -356,6 +359,22 @@ def epochs_released_before_a_crash_are_truncated_after_it() -> None:
     assert [type(each) for each in found] == [LogRelease], "nothing would ever chop it"
 
 
+def a_session_joins_a_loss_marker_with_later_publications() -> None:
+    """A storage that accepted a loss stores both; another one proves the loss to the publisher."""
+    (store,) = KINDS_OF_STORE
+    assert store.joining is not None
+    messages = [Store(S, 0, HOME, each) for each in (marker(P, 1, 2), run(3, 4))]
+    joined = store.joining.join(messages)
+    accepted, whole = StorageAlone(), StorageAlone()
+    accepted.storage.recover({}, LogEnds(), incarnation=2, lineage=1_700_000_000)
+    for alone in (accepted, whole):
+        alone.receives_from(joined)
+        alone.written(Append)
+    assert accepted.paper.take(Stored)[-1].through == 4
+    (proof,) = whole.paper.take(LossProof)
+    assert (proof.through, proof.acknowledged) == (0, 2)
+
+
 def a_finer_storage_announces_no_loss() -> None:
     """Its broker became a storage after the loss; its epochs are those of its parent."""
     root, finer = StorageAlone(), StorageAlone(parent=5)
@@ -393,6 +412,7 @@ PARTS = (
     a_publisher_roams,
     epochs_released_before_a_crash_are_truncated_after_it,
     a_finer_storage_announces_no_loss,
+    a_session_joins_a_loss_marker_with_later_publications,
     a_stopped_subscription_keeps_no_epochs,
 )
 

@@ -110,6 +110,7 @@ class HomeOfTwo:
             parameters,
             decode_attribute_table,
             counters,
+            names=[f"n{number}" for number in range(10)],
             forwarding=self.paper,
             requests=requests,
             publishes=publishes,
