@@ -203,6 +203,11 @@ _USUAL_WORDS: Final = {
     "get": "status", "describe": "status", "apply": "deploy", "delete": "down",
     "diff": "compare", "trace": "why", "tail": "logs", "ssh": "exec", "hosts": "inventory",
     "settings": "config", "version": "--version", "man": "help", "lint": "workload",
+    "import": "inventory import", "trust": "inventory trust", "gen": "topology gen",
+    "generate": "topology gen", "place": "topology place", "index": "results index",
+    "list": "results list", "show": "results show", "label": "results label",
+    "collect": "results collect", "capsule": "results capsule", "archive": "results archive",
+    "reproduce": "results reproduce", "swarm": "simulate swarm", "shrink": "simulate shrink",
 }  # fmt: skip
 """Verbs by words that other programs have for the same job."""
 
@@ -210,7 +215,7 @@ _USUAL_WORDS: Final = {
 def _nearest_verb(word: str, verbs: Sequence[str]) -> str:
     """Return the hint for an unknown verb: the verb for the same job, or a similar word."""
     usual = _USUAL_WORDS.get(word.lower(), "")
-    if usual in verbs or (usual == "--version" and "bench" in verbs):
+    if usual.partition(" ")[0] in verbs or (usual == "--version" and "bench" in verbs):
         return f"; did you mean {usual!r}?"
     hint = nearest(word, verbs)
     # The letters of short words agree by chance: `mine` is no misspelt `inject`.

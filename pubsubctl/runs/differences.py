@@ -143,7 +143,7 @@ def _text(call: Invocation, comparison: "Comparison") -> str:
     if tested > 1:
         lines.append(
             f"{tested} numbers were compared, with Holm's correction: of tables without a real "
-            "difference, 95 % show none"
+            "difference, 95 % show none. So a single interval without 1 may be chance"
         )
     return "\n".join(lines)
 
@@ -303,6 +303,8 @@ def run_variants(
     planned = plan_faults_of_points(call, ((point, point.faults, False) for point in points))
     given, changed = (point.spec for point, _ in planned)
     _check_comparable(given, changed)
+    if revision is None and _is_same(given, changed):
+        call.console.warn(f"{_OPTION} {other}: both sides are the same, and differ by chance only")
     predictions = announce(
         call,
         (Run(point.name, point.spec, faults) for point, faults in planned),
@@ -338,6 +340,13 @@ def run_variants(
     verdicts = verdict_table(call.console, found.document["points"])
     text = f"{verdicts}\n{compared.text}\n{series}"
     return Result(document=document, text=text, because=found.because)
+
+
+def _is_same(given: ExperimentSpec, changed: ExperimentSpec) -> bool:
+    """Return True if two specifications differ in their labels only."""
+    mappings = (given.workload_mapping(), changed.workload_mapping())
+    workloads = [{**mapping, "labels": None} for mapping in mappings]
+    return workloads[0] == workloads[1] and given.topology_toml() == changed.topology_toml()
 
 
 def _complete_option(call: Invocation, text: str) -> str:

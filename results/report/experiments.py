@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from brokerd.text import format_number
+from results.repetitions.series_files import SUMMARY
 from results.repetitions.series_runs import KIND as SERIES_KIND
 from results.report import text
 from results.tables.derived import find_unsealed_derived
@@ -35,17 +36,31 @@ class ShownFigure:
 
 
 @dataclass(frozen=True)
+class PointNumbers:
+    """The numbers of a series, with a column for each point.
+
+    Attributes:
+        rows: the name of a number, then its mean and interval at each point, as texts.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
 class ExperimentSummary:
     """A run in the form that the page shows.
 
     Attributes:
         lines: the output of its check; empty for a run without brokers.
+        numbers: of a series with few points; None for another run.
     """
 
     folder: Path
     manifest: Mapping[str, Any]
     figures: Sequence[ShownFigure]
     lines: Sequence[str]
+    numbers: PointNumbers | None = None
 
     @property
     def name(self) -> str:
@@ -58,6 +73,7 @@ class ExperimentSummary:
         return self.manifest.get("kind") == SERIES_KIND
 
 
+_MOST_COLUMNS: Final = 8
 _WITHOUT_BROKERS: Final = (
     "Worked out on trees of brokers, or measured with the protocol itself on simulated brokers "
     "under a virtual clock. Real processes appear in none of these numbers."
@@ -134,7 +150,29 @@ def _story(folder: Path, lines: Sequence[str]) -> ExperimentSummary:
     ]
     if not figures:
         raise ResultsError(f"{folder}: no figure has been drawn; `pubsubctl plot` draws them")
-    return ExperimentSummary(folder, manifest, figures, lines)
+    is_series = manifest.get("kind") == SERIES_KIND and (folder / SUMMARY).is_file()
+    numbers = _point_numbers(read_json(folder / SUMMARY)) if is_series else None
+    return ExperimentSummary(folder, manifest, figures, lines, numbers)
+
+
+def _point_numbers(summary: Mapping[str, Any]) -> PointNumbers | None:
+    """Return the means of each point, with 95 % intervals; None beyond a table's width."""
+    points: Mapping[str, Any] = summary.get("points") or {}
+    if not 1 <= len(points) <= _MOST_COLUMNS:
+        return None
+    of_points = [about.get("numbers") or {} for about in points.values()]
+    names = dict.fromkeys(name for numbers in of_points for name in numbers)
+    rows = [[name, *(_spread_text(each.get(name)) for each in of_points)] for name in names]
+    return PointNumbers(["number", *points], rows)
+
+
+def _spread_text(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    mean, low, high = format_number(row["mean"]), row.get("low"), row.get("high")
+    if low is None or high is None:
+        return mean
+    return f"{mean} ({format_number(low)} … {format_number(high)})"
 
 
 def _figure(words_file: Path) -> ShownFigure:

@@ -88,6 +88,8 @@ def test_json_is_one_document_when_something_is_wrong_too(call: Call) -> None:
         (["help", "exits"], "did you mean 'exit-statuses'?"),
         (["completion", "tcsh"], "zsh"),
         (["stop"], "no such command 'stop'; did you mean 'down'?"),
+        (["import", "ansible", "h"], "no such command 'import'; did you mean 'inventory import'?"),
+        (["capsule", "latest"], "did you mean 'results capsule'?"),
         (["mine"], "no such command 'mine'\n"),
         (["version"], "did you mean '--version'?"),
         (["get", "pods"], "did you mean 'status'?"),

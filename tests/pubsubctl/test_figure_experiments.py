@@ -309,6 +309,16 @@ def test_the_plan_of_an_experiment_has_all_of_its_runs(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
+    "against, is_same",
+    [("protocol=delta_tree", True), ("best_effort", False)],
+)
+def test_a_comparison_of_equal_sides_is_named(call: Call, against: str, is_same: bool) -> None:
+    answer = call("compare", "chain3-paced", "--against", against, "--dry-run")
+    assert answer.status == 0, answer.err
+    assert ("both sides are the same" in answer.err) == is_same, answer.err
+
+
+@pytest.mark.parametrize(
     "arguments, said",
     [
         (["dft11.fig9", "--processes", "1"], "then the figure dft11.fig9\nschema = "),

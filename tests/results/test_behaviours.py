@@ -149,6 +149,12 @@ def test_the_count_of_the_simulator_leads_a_report_without_claims(tmp_path):
     other = shutil.copytree(folder, tmp_path / "series")
     about = {**manifest, "kind": "series", "experiment": "mine-sweep"}
     (other / "manifest.json").write_text(json.dumps(about))
+    row = {"mean": 10.274, "low": 8.1, "high": 12.93}
+    points = {
+        "as-given": {"numbers": {"latency_p50_ms": row}},
+        "protocol=delta_tree": {"numbers": {"latency_p50_ms": {**row, "low": None}, "more": row}},
+    }
+    (other / "series.json").write_text(json.dumps({"points": points}))
     for runs, heading in (
         ([other], "Series mine-sweep"),
         ([other, folder], "Series mine-sweep, and 1 experiment without real brokers"),
@@ -157,5 +163,8 @@ def test_the_count_of_the_simulator_leads_a_report_without_claims(tmp_path):
             runs, tmp_path / "page.html", verdicts={}, claims=[], ledger=None
         )
         assert f"<h1>{heading}</h1>" in page.read_text()
+        assert '<td class="n">10.27 (8.1 … 12.93)</td><td class="n">10.27</td>' in page.read_text()
+        assert page.read_text().count("more than chance") == 1
+        assert '<th class="n">protocol=delta_tree</th>' in page.read_text()
         assert ("Real processes appear in none" in page.read_text()) is (folder in runs)
     assert text.index("0 violations") < text.index("7 in the 0 seeds of all commits")
