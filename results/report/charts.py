@@ -93,9 +93,9 @@ class LanesPicture:
     words: str
 
 
-def lanes_picture(story: RunSummary, size: Size = "wide") -> LanesPicture | None:
+def lanes_picture(summary: RunSummary, size: Size = "wide") -> LanesPicture | None:
     """Return the faults over time, a lane per broker or link; None if no fault was applied."""
-    run = story.run
+    run = summary.run
     full_width, axis_left = LANES_WIDTHS[size], LANES_LEFTS[size]
     axis_right = full_width - LANES_RIGHT
     rows = [row for row in run.fault_rows if row.get("t_applied_ns") is not None]
@@ -119,7 +119,7 @@ def lanes_picture(story: RunSummary, size: Size = "wide") -> LanesPicture | None
             marks=tuple(_marks([row for row in rows if row["target"] == target], x, axis_right)),
             risks=tuple(
                 _risk(recovery, x, end_ns, full_width)
-                for recovery in story.verdict.get("recoveries", ())
+                for recovery in summary.verdict.get("recoveries", ())
                 if recovery["target"] == target and recovery["at_risk"]
             ),
         )
@@ -270,7 +270,7 @@ class LatencyPicture:
     grid: Sequence[tuple[float, str]]
 
 
-def latency_picture(stories: Sequence[RunSummary], names: Sequence[str]) -> LatencyPicture | None:
+def latency_picture(summaries: Sequence[RunSummary], names: Sequence[str]) -> LatencyPicture | None:
     """Return the drawing; None if fewer than two runs measured latencies.
 
     Args:
@@ -278,8 +278,8 @@ def latency_picture(stories: Sequence[RunSummary], names: Sequence[str]) -> Late
     """
     found = [
         (name, values)
-        for name, story in zip(names, stories, strict=True)
-        if (values := _latencies(story))
+        for name, summary in zip(names, summaries, strict=True)
+        if (values := _latencies(summary))
     ]
     if len(found) < 2:
         return None
@@ -311,9 +311,9 @@ def latency_picture(stories: Sequence[RunSummary], names: Sequence[str]) -> Late
     return LatencyPicture(lines, [(places[key], text) for key, text in COLUMNS.items()], grid)
 
 
-def _latencies(story: RunSummary) -> dict[str, float]:
+def _latencies(summary: RunSummary) -> dict[str, float]:
     """Return the percentiles of the headline that are above 0, in µs."""
-    found = (story.run.manifest.get("headline") or {}).get("response_us") or {}
+    found = (summary.run.manifest.get("headline") or {}).get("response_us") or {}
     return {
         key: float(found[key])
         for key in COLUMNS

@@ -84,10 +84,10 @@ _SERIES: Final = (
 )
 
 
-def _heading(stories: Sequence[ExperimentSummary]) -> tuple[str, str]:
+def _heading(summaries: Sequence[ExperimentSummary]) -> tuple[str, str]:
     """Return the title and the first sentences of a page."""
-    series = [str(story.manifest.get("experiment")) for story in stories if story.is_series]
-    others = len(stories) - len(series)
+    series = [str(summary.manifest.get("experiment")) for summary in summaries if summary.is_series]
+    others = len(summaries) - len(series)
     title = f"{others} experiment{'s' if others > 1 else ''} without real brokers"
     if not series:
         return title, _WITHOUT_BROKERS
@@ -124,10 +124,10 @@ def write_experiment_report(
         ResultsError: no figure of a run has been drawn.
         IntegrityError: a file beside a figure has changed.
     """
-    stories = [_story(Path(run), verdicts.get(run, ())) for run in run_dirs]
-    title, lead = _heading(stories)
+    summaries = [_summary(Path(run), verdicts.get(run, ())) for run in run_dirs]
+    title, lead = _heading(summaries)
     page = text.template("experiments.html").render(
-        stories=stories,
+        summaries=summaries,
         title=title,
         lead=lead,
         claims=claims,
@@ -143,7 +143,7 @@ def write_experiment_report(
     return output
 
 
-def _story(folder: Path, lines: Sequence[str]) -> ExperimentSummary:
+def _summary(folder: Path, lines: Sequence[str]) -> ExperimentSummary:
     manifest = read_json(folder / "manifest.json")
     figures = [
         _figure(path) for path in sorted((find_unsealed_derived(folder) / "figures").glob("*.json"))

@@ -106,29 +106,29 @@ def write_report(
         ResultsError: a folder contains no run.
         IntegrityError: a file of a run has changed since the run's end.
     """
-    stories = [read_summary(spark, Path(run_dir)) for run_dir in run_dirs]
+    summaries = [read_summary(spark, Path(run_dir)) for run_dir in run_dirs]
     output = Path(output)
-    write_whole(output, render(stories, title, unpromised))
+    write_whole(output, render(summaries, title, unpromised))
     return output
 
 
 def render(
-    stories: Sequence[RunSummary], title: str = "", unpromised: Mapping[str, str] | None = None
+    summaries: Sequence[RunSummary], title: str = "", unpromised: Mapping[str, str] | None = None
 ) -> str:
     """Return the page for these runs, and for the entries of `unpromised`."""
-    assert stories, "a report on no run"
-    protocols = [story.run.protocol for story in stories]
-    losing = [story for story in stories if story.violations]
-    faulty = [story for story in stories if story.run.fault_rows]
-    lanes = [charts.lanes_picture(story) for story in stories]
-    narrow_lanes = [charts.lanes_picture(story, "narrow") for story in stories]
-    kept = _promise_rows(stories)
-    comparison = _comparison(stories)
+    assert summaries, "a report on no run"
+    protocols = [summary.run.protocol for summary in summaries]
+    losing = [summary for summary in summaries if summary.violations]
+    faulty = [summary for summary in summaries if summary.run.fault_rows]
+    lanes = [charts.lanes_picture(summary) for summary in summaries]
+    narrow_lanes = [charts.lanes_picture(summary, "narrow") for summary in summaries]
+    kept = _promise_rows(summaries)
+    comparison = _comparison(summaries)
     kinds = {kind for picture in lanes if picture for kind in picture.kinds}
     apart = unpromised or {}
-    several = len(stories) + len(apart) > 1
+    several = len(summaries) + len(apart) > 1
     return text.template("report.html").render(
-        stories=stories,
+        summaries=summaries,
         losing=losing,
         faulty=faulty,
         comparison=comparison,
@@ -136,7 +136,7 @@ def render(
         anchor=anchor,
         kept=kept,
         terms=[(name, term_anchor(name), text) for name, text in TERMS.items()],
-        shared=charts.latency_picture(stories, _names_of(stories)),
+        shared=charts.latency_picture(summaries, _names_of(summaries)),
         chart=charts,
         earlier_rows=_earlier_rows,
         several=several,
@@ -145,14 +145,14 @@ def render(
         narrow_lane_pictures=narrow_lanes,
         lane_kinds=[kind for kind in charts.LANE_KINDS if kind in kinds],
         repeated={name: protocols.count(name) > 1 for name in protocols},
-        headline=title or _headline(stories),
+        headline=title or _headline(summaries),
         figure_titles=SHOWN_FIGURES,
         percentiles={name: _percentile_name(name) for name in SHOWN_PERCENTILES},
         stamps=charts.STAMP_NAMES,
         most_evidence=MOST_EVIDENCE,
         most_rows=MOST_ROWS,
         chapters=_chapters(
-            losing, faulty, kept[0], several, any(story.earlier for story in stories)
+            losing, faulty, kept[0], several, any(summary.earlier for summary in summaries)
         ),
         words=text,
         on_cards=ON_CARDS,
@@ -187,20 +187,20 @@ def term_anchor(name: str) -> str:
     return f"term-{name.replace(' ', '-')}"
 
 
-def _names_of(stories: Sequence[RunSummary]) -> list[str]:
+def _names_of(summaries: Sequence[RunSummary]) -> list[str]:
     """Return the name of each run on the page, with its id where protocols repeat."""
-    protocols = [text.title(text.protocol(story)) for story in stories]
+    protocols = [text.title(text.protocol(summary)) for summary in summaries]
     return [
-        f"{name} ({story.run.run_id})" if protocols.count(name) > 1 else name
-        for name, story in zip(protocols, stories, strict=True)
+        f"{name} ({summary.run.run_id})" if protocols.count(name) > 1 else name
+        for name, summary in zip(protocols, summaries, strict=True)
     ]
 
 
-def _earlier_rows(story: RunSummary) -> list[tuple[str, str, list[str]]]:
+def _earlier_rows(summary: RunSummary) -> list[tuple[str, str, list[str]]]:
     """Return run id, verdict and numbers of this run and its last ten, newest first."""
-    own = story.run.manifest.get("headline") or {}
-    rows = [(story.run.run_id, story.word, own)]
-    rows += [(each.run_id, each.verdict, each.headline) for each in story.earlier]
+    own = summary.run.manifest.get("headline") or {}
+    rows = [(summary.run.run_id, summary.word, own)]
+    rows += [(each.run_id, each.verdict, each.headline) for each in summary.earlier]
     return [(run_id, verdict, _numbers_of(headline)) for run_id, verdict, headline in rows]
 
 
@@ -220,31 +220,31 @@ def _percentile_name(name: str) -> str:
     return {"p999": "99.9 %", "max": "largest"}.get(name, f"{name[1:]} %")
 
 
-def _headline(stories: Sequence[RunSummary]) -> str:
-    first = stories[0]
-    if len(stories) == 1:
+def _headline(summaries: Sequence[RunSummary]) -> str:
+    first = summaries[0]
+    if len(summaries) == 1:
         experiment = first.run.manifest.get("experiment") or "A run"
         preposition = "on" if text.protocol(first).startswith("the ") else "with"
         return f"{experiment} {preposition} {text.protocol(first)}"
-    protocols = [*dict.fromkeys(text.bare(text.protocol(story)) for story in stories)]
-    if _comparable(stories) and len(protocols) == len(stories):
-        among = "faults" if any(story.run.fault_rows for story in stories) else "load"
+    protocols = [*dict.fromkeys(text.bare(text.protocol(summary)) for summary in summaries)]
+    if _comparable(summaries) and len(protocols) == len(summaries):
+        among = "faults" if any(summary.run.fault_rows for summary in summaries) else "load"
         return f"The same {among}: {', '.join(protocols[:-1])} and {protocols[-1]}"
-    return f"{len(stories)} runs"
+    return f"{len(summaries)} runs"
 
 
-def _comparable(stories: Sequence[RunSummary]) -> bool:
+def _comparable(summaries: Sequence[RunSummary]) -> bool:
     """Return True if the runs had the same workload and faults, apart from the protocol."""
 
-    def shape_of(story: RunSummary) -> Mapping[str, Any]:
-        without = {k: v for k, v in story.run.workload.items() if k != "protocol"}
-        steps = [(row["verb"], row["target"]) for row in story.run.fault_rows]
-        return {"workload": without, "links": story.run.links, "faults": steps}
+    def shape_of(summary: RunSummary) -> Mapping[str, Any]:
+        without = {k: v for k, v in summary.run.workload.items() if k != "protocol"}
+        steps = [(row["verb"], row["target"]) for row in summary.run.fault_rows]
+        return {"workload": without, "links": summary.run.links, "faults": steps}
 
-    return all(shape_of(story) == shape_of(stories[0]) for story in stories[1:])
+    return all(shape_of(summary) == shape_of(summaries[0]) for summary in summaries[1:])
 
 
-def _comparison(stories: Sequence[RunSummary]) -> list[tuple[str, list[str]]]:
+def _comparison(summaries: Sequence[RunSummary]) -> list[tuple[str, list[str]]]:
     """Return a few numbers of all runs, side by side."""
 
     rows: Mapping[str, Callable[[RunSummary], str]] = {
@@ -273,77 +273,79 @@ def _comparison(stories: Sequence[RunSummary]) -> list[tuple[str, list[str]]]:
         "largest memory of a broker": _largest_memory,
         "on all disks at the end": _on_disk,
     }
-    table = [(name, [value(story) for story in stories]) for name, value in rows.items()]
+    table = [(name, [value(summary) for summary in summaries]) for name, value in rows.items()]
     return [row for row in table if {*row[1]} != {"–"}]
 
 
-def _promise_rows(stories: Sequence[RunSummary]) -> tuple[list[str], list[list[str]]]:
+def _promise_rows(summaries: Sequence[RunSummary]) -> tuple[list[str], list[list[str]]]:
     """Return the faults of the schedule, and a row per run with promise and outcome per fault."""
-    steps = [row["steps"][0] for story in stories for row in story.verdict.get("recoveries") or ()]
+    steps = [
+        row["steps"][0] for summary in summaries for row in summary.verdict.get("recoveries") or ()
+    ]
     faults = [*dict.fromkeys(steps)]
     rows = []
-    for story in stories:
+    for summary in summaries:
         became = {
             row["steps"][0]: text.describe_recovery(row)
-            for row in story.verdict.get("recoveries") or ()
+            for row in summary.verdict.get("recoveries") or ()
         }
         cells = [became.get(fault, "–") for fault in faults]
-        rows.append([_promise_of(story), text.done(story), *cells])
+        rows.append([_promise_of(summary), text.done(summary), *cells])
     return faults, rows
 
 
-def _promise_of(story: RunSummary) -> str:
+def _promise_of(summary: RunSummary) -> str:
     """Return the promise of another system, else the guarantee that the run was judged by."""
-    system = story.run.manifest.get("system") or {}
-    if _promises(story).get("exactly_once") is False and not system:
+    system = summary.run.manifest.get("system") or {}
+    if _promises(summary).get("exactly_once") is False and not system:
         return NOTHING
-    return str(system.get("promise") or story.verdict.get("guarantee") or "–")
+    return str(system.get("promise") or summary.verdict.get("guarantee") or "–")
 
 
-def _promises(story: RunSummary) -> Mapping[str, Any]:
-    return story.run.manifest.get("promises") or {}
+def _promises(summary: RunSummary) -> Mapping[str, Any]:
+    return summary.run.manifest.get("promises") or {}
 
 
-def _order_promised(story: RunSummary) -> str:
+def _order_promised(summary: RunSummary) -> str:
     """Return the order that a protocol of ours promises; "–" without the promise of delivery."""
-    promises = _promises(story)
-    if story.run.manifest.get("system") or not promises.get("exactly_once"):
+    promises = _promises(summary)
+    if summary.run.manifest.get("system") or not promises.get("exactly_once"):
         return "–"
     order = str(promises["order"])
     named = {"publisher": "of each publisher", "topic": "within a topic", "stream": "in parts"}
     return named.get(order, order)
 
 
-def _describe_promised(story: RunSummary) -> str:
-    if _promises(story).get("exactly_once") is False and not story.run.manifest.get("system"):
+def _describe_promised(summary: RunSummary) -> str:
+    if _promises(summary).get("exactly_once") is False and not summary.run.manifest.get("system"):
         return NOTHING
-    guarantee = story.run.workload.get("guarantee") or {}
+    guarantee = summary.run.workload.get("guarantee") or {}
     return str(guarantee.get("delivery", "exactly-once")).replace("-", " ")
 
 
-def _count_violated(story: RunSummary, kind: str) -> str:
+def _count_violated(summary: RunSummary, kind: str) -> str:
     """Return the number of violations of a kind, whether promised or not."""
-    return text.count(story.violations.get(kind, 0) if story.verdict else None)
+    return text.count(summary.violations.get(kind, 0) if summary.verdict else None)
 
 
-def _wrong(story: RunSummary) -> str:
+def _wrong(summary: RunSummary) -> str:
     """Return the broken promises; permitted deviations are counted elsewhere."""
-    if not story.verdict:
+    if not summary.verdict:
         return "–"
-    return "nothing" if story.word == "VALID" else text.violations(story) or "nothing"
+    return "nothing" if summary.word == "VALID" else text.violations(summary) or "nothing"
 
 
-def _recovery_time(story: RunSummary) -> str:
+def _recovery_time(summary: RunSummary) -> str:
     """Return the time from the end of a fault to its last recovered delivery, over all faults."""
-    found = [row["recovered_after_ns"] for row in story.verdict.get("recoveries") or ()]
+    found = [row["recovered_after_ns"] for row in summary.verdict.get("recoveries") or ()]
     known = [after_ns for after_ns in found if after_ns is not None]
     return f"{max(0, max(known)) / 1e9:,.2f} s" if known else "–"
 
 
-def _compute_delivery_rate(story: RunSummary) -> str:
-    if find_limiting_load_generator(story.run.manifest):
+def _compute_delivery_rate(summary: RunSummary) -> str:
+    if find_limiting_load_generator(summary.run.manifest):
         return "–"
-    headline = story.run.manifest.get("headline") or {}
+    headline = summary.run.manifest.get("headline") or {}
     value = headline.get("delivered_per_s")
     if not isinstance(value, int | float):
         return "–"
@@ -352,61 +354,61 @@ def _compute_delivery_rate(story: RunSummary) -> str:
     return f"{value:,.0f}, with {earlier:,} sent earlier" if is_mixed else f"{value:,.0f}"
 
 
-def _describe_limit(story: RunSummary) -> str:
-    if limit := find_limiting_load_generator(story.run.manifest):
+def _describe_limit(summary: RunSummary) -> str:
+    if limit := find_limiting_load_generator(summary.run.manifest):
         return f"{limit}: no result of throughput"
-    return (story.run.manifest.get("headline") or {}).get("limited_by") or "–"
+    return (summary.run.manifest.get("headline") or {}).get("limited_by") or "–"
 
 
-def _latency(story: RunSummary, name: str) -> str:
+def _latency(summary: RunSummary, name: str) -> str:
     """Return a percentile over all deliveries, as `bench` prints it."""
-    found = (story.run.manifest.get("headline") or {}).get("response_us") or {}
+    found = (summary.run.manifest.get("headline") or {}).get("response_us") or {}
     value = found.get(name)
     return text.latency(round(value)) if isinstance(value, int | float) else "–"
 
 
-def _slowest(story: RunSummary, name: str) -> str:
+def _slowest(summary: RunSummary, name: str) -> str:
     """Return the largest of the subscriptions' percentiles, if there are several of them."""
-    is_other = len(story.subscriptions) > 1 or _latency(story, name) == "–"
-    return worst_latency(story, name) if is_other else "–"
+    is_other = len(summary.subscriptions) > 1 or _latency(summary, name) == "–"
+    return worst_latency(summary, name) if is_other else "–"
 
 
-def _cpu_per_delivery_and_broker(story: RunSummary) -> str:
-    mean = (story.run.manifest.get("headline") or {}).get("broker_cpu_us_per_message_mean")
+def _cpu_per_delivery_and_broker(summary: RunSummary) -> str:
+    mean = (summary.run.manifest.get("headline") or {}).get("broker_cpu_us_per_message_mean")
     return f"{mean:,.1f} µs" if mean else "–"
 
 
-def _cpu_per_delivery(story: RunSummary) -> str:
+def _cpu_per_delivery(summary: RunSummary) -> str:
     """Return the agents' measurements of processes, which include other systems' brokers."""
-    headline = story.run.manifest.get("headline") or {}
+    headline = summary.run.manifest.get("headline") or {}
     mean, roles = (
         headline.get("broker_cpu_us_per_message_mean"),
-        story.run.manifest.get("roles", {}),
+        summary.run.manifest.get("roles", {}),
     )
     count = sum(role["role"] == "broker" for role in roles.values())
     return f"{mean * count:,.0f} µs" if mean else "–"
 
 
-def _largest_memory(story: RunSummary) -> str:
-    largest = max((row.peak_rss_bytes for row in story.brokers), default=0)
+def _largest_memory(summary: RunSummary) -> str:
+    largest = max((row.peak_rss_bytes for row in summary.brokers), default=0)
     return f"{largest / 1e6:,.0f} MB" if largest else "–"
 
 
-def _on_disk(story: RunSummary) -> str:
+def _on_disk(summary: RunSummary) -> str:
     """Return the size of all brokers' files."""
-    sizes = story.run.manifest.get("disk_bytes")
+    sizes = summary.run.manifest.get("disk_bytes")
     return f"{sum(sizes.values()) / 1e6:,.1f} MB" if sizes else "–"
 
 
-def worst_latency(story: RunSummary, name: str) -> str:
+def worst_latency(summary: RunSummary, name: str) -> str:
     """Return the largest of the subscriptions' percentiles."""
-    found = [row.latency_us[name] for row in story.subscriptions if row.latency_us]
+    found = [row.latency_us[name] for row in summary.subscriptions if row.latency_us]
     return text.latency(max(found)) if found else "–"
 
 
-def cpu_per_message(story: RunSummary) -> str:
+def cpu_per_message(summary: RunSummary) -> str:
     """Return the processor time of all brokers per publication received by a broker."""
-    known = [row for row in story.brokers if row.cpu_us_per_message is not None]
+    known = [row for row in summary.brokers if row.cpu_us_per_message is not None]
     received = sum(row.received for row in known)
     if not received:
         return "–"

@@ -165,16 +165,16 @@ class RunSummary:
 
 def read_summary(spark: "SparkSession", run_dir: Path) -> RunSummary:
     """Return the report's content for a run, with drawn figures."""
-    story = read_small_summary(run_dir)
-    if (table_folder(story.run, "deliveries")).is_dir():
-        latencies = _latencies(spark, story.run)
+    summary = read_small_summary(run_dir)
+    if (table_folder(summary.run, "deliveries")).is_dir():
+        latencies = _latencies(spark, summary.run)
         subscriptions = [
-            replace(row, latency_us=latencies.get(row.sub_id, {})) for row in story.subscriptions
+            replace(row, latency_us=latencies.get(row.sub_id, {})) for row in summary.subscriptions
         ]
-        across = _read_across_clocks(spark, story.run)
-        story = replace(story, subscriptions=subscriptions, across_clocks=across)
-    pictures = [_picture(spark, story.run, name) for name in SHOWN_FIGURES]
-    return replace(story, pictures=pictures)
+        across = _read_across_clocks(spark, summary.run)
+        summary = replace(summary, subscriptions=subscriptions, across_clocks=across)
+    pictures = [_picture(spark, summary.run, name) for name in SHOWN_FIGURES]
+    return replace(summary, pictures=pictures)
 
 
 def read_small_summary(run_dir: Path) -> RunSummary:

@@ -83,15 +83,15 @@ def latency(value_us: int | None) -> str:
     return f"{scaled:.{digits}f} {unit}".replace("-", "−")
 
 
-def protocol(story: RunSummary) -> str:
+def protocol(summary: RunSummary) -> str:
     """Return the title of the run's protocol; in a comparison, its label there."""
-    labels = story.run.manifest.get("labels") or {}
-    return str(labels.get("compared") or story.run.words.title)
+    labels = summary.run.manifest.get("labels") or {}
+    return str(labels.get("compared") or summary.run.words.title)
 
 
-def with_publishers(story: RunSummary, text: str) -> str:
+def with_publishers(summary: RunSummary, text: str) -> str:
     """Return a text in which the names of publishers replace those of their sources."""
-    return with_publisher_names(text, story.publishers)
+    return with_publisher_names(text, summary.publishers)
 
 
 def bare(text: str) -> str:
@@ -109,26 +109,26 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:] if text[:1].isascii() else text
 
 
-def verdict_word(story: RunSummary) -> str:
+def verdict_word(summary: RunSummary) -> str:
     """Return the displayed verdict, with its restriction."""
-    is_calm = bool(story.verdict.get("calm"))
-    return verdict_in_words(story.word, is_calm=is_calm, brokers=story.run.brokers_label)
+    is_calm = bool(summary.verdict.get("calm"))
+    return verdict_in_words(summary.word, is_calm=is_calm, brokers=summary.run.brokers_label)
 
 
-def balance(story: RunSummary) -> str:
+def balance(summary: RunSummary) -> str:
     """Return the number of owed deliveries as the sum of its parts."""
-    parts = [f"{story.count_of('delivered') or 0:,} delivered"]
+    parts = [f"{summary.count_of('delivered') or 0:,} delivered"]
     for name in ("missing", "undecided"):
-        parts += [f"{story.count_of(name):,} {name}"] if story.count_of(name) else []
-    return f"{story.count_of('owed') or 0:,} owed = {' + '.join(parts)}"
+        parts += [f"{summary.count_of(name):,} {name}"] if summary.count_of(name) else []
+    return f"{summary.count_of('owed') or 0:,} owed = {' + '.join(parts)}"
 
 
-def outcome(story: RunSummary) -> str:
+def outcome(summary: RunSummary) -> str:
     """Return the outcome of the run, in a sentence or two."""
-    name = sentence(protocol(story))
-    owed, at_risk = story.count_of("owed") or 0, story.exercise_of("at_risk_deliveries")
-    text = withheld(story)
-    if story.word == "VALID":
+    name = sentence(protocol(summary))
+    owed, at_risk = summary.count_of("owed") or 0, summary.exercise_of("at_risk_deliveries")
+    text = withheld(summary)
+    if summary.word == "VALID":
         if at_risk:
             return (
                 f"{name} lost nothing. {counted(at_risk, 'delivery')} of {owed:,} "
@@ -137,21 +137,24 @@ def outcome(story: RunSummary) -> str:
         return (
             f"{name} delivered everything it owed. Nothing was broken on purpose in this run.{text}"
         )
-    if story.word == "INVALID":
-        return f"{name} broke the guarantee: {violations(story)}. {sentence(balance(story))}.{text}"
-    if story.word == "UNKNOWN":
-        return f"Whether {protocol(story)} kept the guarantee is not known from this run."
-    return f"This run of {protocol(story)} was not judged yet; run `pubsubctl check`."
+    if summary.word == "INVALID":
+        found = f"{violations(summary)}. {sentence(balance(summary))}"
+        return f"{name} broke the guarantee: {found}.{text}"
+    if summary.word == "UNKNOWN":
+        return f"Whether {protocol(summary)} kept the guarantee is not known from this run."
+    return f"This run of {protocol(summary)} was not judged yet; run `pubsubctl check`."
 
 
-def paragraph(story: RunSummary) -> str:
+def paragraph(summary: RunSummary) -> str:
     """Return promise, load, faults and outcome of a run, in one paragraph."""
-    run = story.run
-    guarantee = str(story.verdict.get("guarantee") or "").strip()
+    run = summary.run
+    guarantee = str(summary.verdict.get("guarantee") or "").strip()
     promise = f"The run is judged against {guarantee}. " if guarantee else ""
     publishers = len(publisher_entries(run.workload))
-    subscribers = len(story.subscriptions)
-    load = f"{sentence(counted(publishers, 'publisher'))} published for {_whole(story.measured_ns)}"
+    subscribers = len(summary.subscriptions)
+    load = (
+        f"{sentence(counted(publishers, 'publisher'))} published for {_whole(summary.measured_ns)}"
+    )
     load += f" to {counted(subscribers, 'subscription')}" if subscribers else ""
     load += f", on {counted(len(run.topology['brokers']), 'broker')}. "
     faults = [f"{row['verb']} {row['target']}" for row in run.fault_rows]
@@ -164,37 +167,37 @@ def paragraph(story: RunSummary) -> str:
     if isinstance(values.get("p50"), int | float) and isinstance(values.get("p99"), int | float):
         median, high = latency(round(values["p50"])), latency(round(values["p99"]))
         speed = f" Half of all deliveries took at most {median}, and 99 % at most {high}."
-    return f"{promise}{load}{broken}{outcome(story)}{speed}{drained}"
+    return f"{promise}{load}{broken}{outcome(summary)}{speed}{drained}"
 
 
 def _whole(duration_ns: int) -> str:
     return f"{duration_ns / SECOND_NS:g} s"
 
 
-def withheld(story: RunSummary) -> str:
+def withheld(summary: RunSummary) -> str:
     """Return a sentence about withheld publications with a leading blank; empty if nothing."""
-    total = story.count_of("withheld") or 0
+    total = summary.count_of("withheld") or 0
     if not total:
         return ""
-    by = (story.verdict.get("counts") or {}).get("withheld_by") or {}
+    by = (summary.verdict.get("counts") or {}).get("withheld_by") or {}
     named = ", ".join(f"{n:,} by {partition}" for partition, n in [*by.items()][:8])
     more = f" and {len(by) - 8} more" if len(by) > 8 else ""
     return f" {total:,} more were withheld and announced: {named}{more}."
 
 
-def violations(story: RunSummary) -> str:
+def violations(summary: RunSummary) -> str:
     """Return the violations of a run: `1,204 missing, 3 repeated`."""
     return ", ".join(
-        f"{number:,} {VIOLATIONS.get(kind, kind)}" for kind, number in story.violations.items()
+        f"{number:,} {VIOLATIONS.get(kind, kind)}" for kind, number in summary.violations.items()
     )
 
 
-def recovery(story: RunSummary, recovery: Mapping[str, Any]) -> str:
+def recovery(summary: RunSummary, recovery: Mapping[str, Any]) -> str:
     """Return the risk and recovery of a fault, in sentences."""
     target, verb = recovery["target"], recovery["verb"]
     from_ns, to_ns, ended_by = recovery["from_ns"], recovery["to_ns"], recovery["ended_by"]
-    happened = f"At {seconds(from_ns, 2)} s {_place(verb, target, story)} {_effect(verb)}"
-    absorbed = _describe_absorbed(story, recovery)
+    happened = f"At {seconds(from_ns, 2)} s {_place(verb, target, summary)} {_effect(verb)}"
+    absorbed = _describe_absorbed(summary, recovery)
     if to_ns is None:
         happened += " until the end of the run. "
     elif ended_by in ("kill", "cut") and verb != ended_by:
@@ -224,9 +227,9 @@ def recovery(story: RunSummary, recovery: Mapping[str, Any]) -> str:
     return f"{happened}, the last {seconds(abs(after_ns), 2)} s {relation} {ending}."
 
 
-def churn(story: RunSummary) -> str:
+def churn(summary: RunSummary) -> str:
     """Return the absences of subscribers and the deliveries at risk, in sentences."""
-    found = story.verdict.get("churn")
+    found = summary.verdict.get("churn")
     if not found:
         return ""
     absences, at_risk = found["absences"], found["at_risk"]
@@ -248,7 +251,7 @@ def _effect(verb: str) -> str:
     return (VERB_TABLE[verb].past if verb in VERB_TABLE else "") or verb
 
 
-def _place(verb: str, target: str, story: RunSummary) -> str:
+def _place(verb: str, target: str, summary: RunSummary) -> str:
     if verb in MACHINE_VERBS:
         return f"machine {target}"
     if verb in SET_VERBS:
@@ -256,22 +259,22 @@ def _place(verb: str, target: str, story: RunSummary) -> str:
         return " and ".join(sets) if len(sets) > 1 else f"{sets[0]} and all others"
     if verb in CLIENT_VERBS:
         return f"client {target}"
-    if target in story.run.topology["brokers"]:
+    if target in summary.run.topology["brokers"]:
         return target
     return f"the link {target}"
 
 
-def _describe_absorbed(story: RunSummary, recovery: Mapping[str, Any]) -> int:
+def _describe_absorbed(summary: RunSummary, recovery: Mapping[str, Any]) -> int:
     return sum(
         row.get("absorbed_msgs") or 0
-        for row in story.run.fault_rows
+        for row in summary.run.fault_rows
         if row["fault_id"] in recovery["faults"]
     )
 
 
-def fault_clock(story: RunSummary) -> str:
+def fault_clock(summary: RunSummary) -> str:
     """Return the clock of the fault times with its accuracy, in a sentence."""
-    errors = [row.get("err_ns") for row in story.run.fault_rows]
+    errors = [row.get("err_ns") for row in summary.run.fault_rows]
     text = "Seconds since measuring began, on the clock of the machine that measured"
     if None in errors:
         return f"{text}; the clocks of all machines were not compared with it."
@@ -295,29 +298,29 @@ def describe_recovery(recovery: Mapping[str, Any]) -> str:
     return f"all {at_risk:,} arrived{last}"
 
 
-def done(story: RunSummary) -> str:
+def done(summary: RunSummary) -> str:
     """Return the violations of the run, whether promised or not."""
-    if not story.verdict:
+    if not summary.verdict:
         return "–"
-    found = violations(story) or describe_absent(story.order)
-    undecided = story.count_of("undecided")
+    found = violations(summary) or describe_absent(summary.order)
+    undecided = summary.count_of("undecided")
     return f"{found}; {undecided:,} undecided" if undecided else found
 
 
-def further_losses(story: RunSummary) -> str:
+def further_losses(summary: RunSummary) -> str:
     """Return losses besides deliveries at risk, such as while a broker was down, or ""."""
-    lost = story.exercise_of("at_risk_deliveries") - story.exercise_of("recovered")
-    further = story.violations.get("missing", 0) - lost
-    if not story.verdict.get("recoveries") or further <= 0:
+    lost = summary.exercise_of("at_risk_deliveries") - summary.exercise_of("recovered")
+    further = summary.violations.get("missing", 0) - lost
+    if not summary.verdict.get("recoveries") or further <= 0:
         return ""
     count_text = counted(further, "delivery")
     return f"Another {count_text}, of publications sent outside these times, never arrived either."
 
 
-def resent(story: RunSummary) -> str:
+def resent(summary: RunSummary) -> str:
     """Return the brokers' counters about the recovery, in a sentence; may be empty."""
-    lost, resent = story.exercise_of("sessions_lost"), story.exercise_of("resent_publications")
-    twice = story.exercise_of("duplicates_received")
+    lost, resent = summary.exercise_of("sessions_lost"), summary.exercise_of("resent_publications")
+    twice = summary.exercise_of("duplicates_received")
     if not (lost or resent or twice):
         return ""
     parts = [f"the brokers saw {counted(lost, 'session')} end"]
@@ -353,9 +356,9 @@ def span(from_utc: str | None, to_utc: str | None) -> str:
     return f"{start} to {end[11:] if end[:10] == start[:10] else end} UTC"
 
 
-def clocks(story: RunSummary) -> list[str]:
+def clocks(summary: RunSummary) -> list[str]:
     """Return the reference clock of latencies, and the accuracy between clocks."""
-    clocks = story.run.clocks
+    clocks = summary.run.clocks
     host = clocks.reference or "one machine"
     parts = [f"latencies have both stamps of one clock, that of {host}"]
     others = [row for row in clocks.rows if not row.same_clock and row.phase == "before"]
@@ -365,7 +368,7 @@ def clocks(story: RunSummary) -> list[str]:
             f"{counted(len(others), 'other clock')} put on its time line, to "
             f"±{format_number(worst_ns / 1e6, 3)} ms at worst"
         )
-    for across in story.across_clocks:
+    for across in summary.across_clocks:
         count_text = f"{counted(across.n, 'delivery')} between clocks"
         if across.judgement.is_announced:
             count_text += (

@@ -76,7 +76,7 @@ LOST: Mapping[str, Any] = {
 }
 
 
-def story_of(
+def summary_of(
     folder: Path,
     verdict: Mapping[str, Any] | None = VALID,
     scenario: Scenario | None = None,

@@ -28,7 +28,7 @@ from results.report.text import (
     visible,
 )
 from results.tables.json_files import ResultsError
-from tests.helpers.reports import INVALID, LOST, VALID, Page, story_of
+from tests.helpers.reports import INVALID, LOST, VALID, Page, summary_of
 from tests.helpers.runs import Scenario, write_demo_run
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ def flat(text: str) -> str:
 
 
 def test_the_verdict_is_first_and_both_runs_are_side_by_side(tmp_path: Path) -> None:
-    stories = [
-        story_of(tmp_path),
-        story_of(tmp_path, INVALID, BEST_EFFORT, evidence=(LOST,)),
+    summaries = [
+        summary_of(tmp_path),
+        summary_of(tmp_path, INVALID, BEST_EFFORT, evidence=(LOST,)),
     ]
-    text = flat(Page.of(render(stories)).text)
+    text = flat(Page.of(render(summaries)).text)
     text = text[text.index("pubsubctl report") :]
     assert "The same faults: δ tree and best effort" in text
     in_order = (
@@ -80,7 +80,7 @@ def test_the_verdict_is_first_and_both_runs_are_side_by_side(tmp_path: Path) -> 
 
 
 def test_deliveries_at_risk_are_described_in_words(tmp_path: Path) -> None:
-    text = flat(Page.of(render([story_of(tmp_path)])).text)
+    text = flat(Page.of(render([summary_of(tmp_path)])).text)
     assert (
         "At 4.00 s b1 received everything and forwarded nothing for 1.10 s, then was killed with "
         "112 publications inside. 408 deliveries were routed through it meanwhile; all arrived, "
@@ -93,7 +93,7 @@ def test_deliveries_at_risk_are_described_in_words(tmp_path: Path) -> None:
 
 
 def test_losses_outside_the_times_of_risk_are_also_reported(tmp_path: Path) -> None:
-    text = flat(Page.of(render([story_of(tmp_path, INVALID, BEST_EFFORT)])).text)
+    text = flat(Page.of(render([summary_of(tmp_path, INVALID, BEST_EFFORT)])).text)
     assert "were routed through it meanwhile; none arrived." in text
     assert "Another 1,791 deliveries, of publications sent outside these times" in text
 
@@ -128,7 +128,7 @@ def test_losses_outside_the_times_of_risk_are_also_reported(tmp_path: Path) -> N
 def test_every_course_of_a_fault_has_its_words(
     changes: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    assert said in recovery(story_of(tmp_path), {**VALID["recoveries"][0], **changes})
+    assert said in recovery(summary_of(tmp_path), {**VALID["recoveries"][0], **changes})
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,15 @@ def test_every_course_of_a_fault_has_its_words(
     ],
 )
 def test_fault_times_state_their_clock_error(err_ns: int | None, said: str, tmp_path: Path) -> None:
-    story = story_of(tmp_path)
-    rows = tuple({**row, "err_ns": err_ns} for row in story.run.fault_rows)
-    assert fault_clock(replace(story, run=replace(story.run, fault_rows=rows))).endswith(said)
+    summary = summary_of(tmp_path)
+    rows = tuple({**row, "err_ns": err_ns} for row in summary.run.fault_rows)
+    assert fault_clock(replace(summary, run=replace(summary.run, fault_rows=rows))).endswith(said)
 
 
 def test_the_page_asks_for_nothing_and_runs_nothing(tmp_path: Path) -> None:
-    html = render([story_of(tmp_path), story_of(tmp_path, INVALID, BEST_EFFORT, evidence=(LOST,))])
+    html = render(
+        [summary_of(tmp_path), summary_of(tmp_path, INVALID, BEST_EFFORT, evidence=(LOST,))]
+    )
     page = Page.of(html)
     assert page.faults == []
     assert "script" not in page.tags
@@ -161,8 +163,8 @@ def test_the_page_asks_for_nothing_and_runs_nothing(tmp_path: Path) -> None:
 
 
 def test_headings_go_down_one_step_at_a_time(tmp_path: Path) -> None:
-    stories = [story_of(tmp_path), story_of(tmp_path, INVALID, BEST_EFFORT, evidence=(LOST,))]
-    for shown in (stories, stories[:1], stories[1:]):
+    summaries = [summary_of(tmp_path), summary_of(tmp_path, INVALID, BEST_EFFORT, evidence=(LOST,))]
+    for shown in (summaries, summaries[:1], summaries[1:]):
         headings = Page.of(render(shown)).headings
         assert headings[0] == 1
         assert headings.count(1) == 1
@@ -183,7 +185,7 @@ def test_hostile_text_is_shown_and_does_nothing(tmp_path: Path) -> None:
         "publication": {"t_sent_ns": 1, "attributes": {HOSTILE: "\x1b[31m=cmd\x00\u202e"}},
     }
     quoted = HOSTILE.replace('"', '\\"')
-    story = story_of(
+    summary = summary_of(
         tmp_path,
         {**INVALID, "because": [HOSTILE], "doubts": [HOSTILE], "guarantee": HOSTILE},
         BEST_EFFORT,
@@ -193,11 +195,11 @@ def test_hostile_text_is_shown_and_does_nothing(tmp_path: Path) -> None:
             "faults/faults.jsonl": ('"schedule"', f'"{quoted}"'),
         },
     )
-    story = replace(
-        story, subscriptions=[replace(row, predicate=HOSTILE) for row in story.subscriptions]
+    summary = replace(
+        summary, subscriptions=[replace(row, predicate=HOSTILE) for row in summary.subscriptions]
     )
-    page = Page.of(render([story]))
-    plain = Page.of(render([replace(story, verdict=INVALID, evidence=[LOST])]))
+    page = Page.of(render([summary]))
+    plain = Page.of(render([replace(summary, verdict=INVALID, evidence=[LOST])]))
     assert "script" not in page.tags
     assert page.tags.count("img") == plain.tags.count("img") == 0
     assert [fault for fault in page.faults if "has on" in fault] == []
@@ -213,31 +215,31 @@ def test_control_and_direction_characters_are_made_visible() -> None:
 
 
 def test_a_page_does_not_depend_on_the_location_of_its_run(tmp_path: Path) -> None:
-    here = render([story_of(tmp_path / "here")])
-    there = render([story_of(tmp_path / "somewhere" / "else")])
+    here = render([summary_of(tmp_path / "here")])
+    there = render([summary_of(tmp_path / "somewhere" / "else")])
     assert here == there
     assert str(tmp_path) not in here
 
 
 def test_a_calm_run_is_labelled_calm(tmp_path: Path) -> None:
     verdict = {**VALID, "calm": True, "exercised": {}, "recoveries": []}
-    story = story_of(tmp_path, verdict)
-    (story.run.folder / "faults" / "faults.jsonl").unlink()
-    story = replace(story, run=replace(story.run, fault_rows=()))
-    page = Page.of(render([story]))
+    summary = summary_of(tmp_path, verdict)
+    (summary.run.folder / "faults" / "faults.jsonl").unlink()
+    summary = replace(summary, run=replace(summary.run, fault_rows=()))
+    page = Page.of(render([summary]))
     assert "VALID (calm, made up)" in page.text
     assert "the workload is a calm one" in page.text
     assert "faults" not in page.ids
-    assert lanes_picture(story) is None
+    assert lanes_picture(summary) is None
 
 
 def test_a_rate_that_a_load_generator_limited_is_no_result(tmp_path: Path) -> None:
-    story = story_of(tmp_path, VALID)
+    summary = summary_of(tmp_path, VALID)
 
     def shown(headline: dict[str, Any]) -> str:
-        manifest = {**story.run.manifest, "headline": headline}
+        manifest = {**summary.run.manifest, "headline": headline}
         return flat(
-            Page.of(render([replace(story, run=replace(story.run, manifest=manifest))])).text
+            Page.of(render([replace(summary, run=replace(summary.run, manifest=manifest))])).text
         )
 
     rate = {"delivered_per_s": 1234.5, "limited_by": "broker b1: 99% of a core"}
@@ -252,8 +254,8 @@ def test_a_rate_that_a_load_generator_limited_is_no_result(tmp_path: Path) -> No
 
 def test_the_page_of_a_run_without_faults_states_their_absence(tmp_path: Path) -> None:
     verdict = {**VALID, "verdict": "unknown", "because": ["nothing was at risk"], "recoveries": []}
-    story = story_of(tmp_path, {**verdict, "exercised": {}})
-    page = Page.of(render([replace(story, run=replace(story.run, fault_rows=()))]))
+    summary = summary_of(tmp_path, {**verdict, "exercised": {}})
+    page = Page.of(render([replace(summary, run=replace(summary.run, fault_rows=()))]))
     assert "No fault was injected, so nothing was put at risk." in page.text
     assert "nothing was at risk" in page.text
 
@@ -261,35 +263,35 @@ def test_the_page_of_a_run_without_faults_states_their_absence(tmp_path: Path) -
 def test_churn_is_described_if_no_fault_was_injected(tmp_path: Path) -> None:
     churn = {"absences": 40, "subscribers": 20, "away_ns_mean": 5_000_000_000, "at_risk": 900,
              "recovered": 900, "recovered_after_ns_max": 300_000_000}  # fmt: skip
-    story = story_of(tmp_path, {**VALID, "recoveries": [], "churn": churn})
-    page = Page.of(render([replace(story, run=replace(story.run, fault_rows=()))]))
+    summary = summary_of(tmp_path, {**VALID, "recoveries": [], "churn": churn})
+    page = Page.of(render([replace(summary, run=replace(summary.run, fault_rows=()))]))
     assert "20 subscribers lost the connection and returned, 40 times in all" in flat(page.text)
     assert "900 deliveries were for them meanwhile; all arrived, the last 0.30 s" in flat(page.text)
     assert "No fault was injected" not in page.text
     lossy = {**VALID, "churn": {**churn, "recovered": 880}}
     assert "880 arrived, 20 never did." in flat(
-        Page.of(render([story_of(tmp_path / "lossy", lossy)])).text
+        Page.of(render([summary_of(tmp_path / "lossy", lossy)])).text
     )
 
 
 def test_an_unknown_verdict_lists_its_reasons_first(tmp_path: Path) -> None:
     verdict = {**VALID, "verdict": "unknown", "because": ["a log was torn", "clock went back"]}
-    text = flat(Page.of(render([story_of(tmp_path, verdict)])).text)
+    text = flat(Page.of(render([summary_of(tmp_path, verdict)])).text)
     places = [text.index(what) for what in ("UNKNOWN", "a log was torn", "clock went back")]
     assert places == sorted(places)
     assert places[-1] < text.index("What was at risk")
 
 
 def test_an_aborted_run_without_a_verdict_has_a_page(tmp_path: Path) -> None:
-    story = story_of(
+    summary = summary_of(
         tmp_path,
         None,
         changes={"manifest.json": ('"complete"', '"aborted", "reasons": ["b1 never came up"]')},
     )
-    text = flat(Page.of(render([story])).text)
+    text = flat(Page.of(render([summary])).text)
     assert "NOT JUDGED" in text
     assert "the run is aborted: b1 never came up" in text
-    assert f"pubsubctl check {story.run.run_id}" in text
+    assert f"pubsubctl check {summary.run.run_id}" in text
 
 
 def test_a_command_names_a_run_outside_of_runs_by_its_folder() -> None:
@@ -299,24 +301,26 @@ def test_a_command_names_a_run_outside_of_runs_by_its_folder() -> None:
 
 
 def test_a_run_without_a_measure_phase_has_a_page(tmp_path: Path) -> None:
-    story = story_of(tmp_path, None, changes={"manifest.json": ('"origin_ns"', '"was_origin_ns"')})
-    story = replace(story, run=replace(story.run, phases=(), fault_rows=()))
-    text = flat(Page.of(render([story])).text)
+    summary = summary_of(
+        tmp_path, None, changes={"manifest.json": ('"origin_ns"', '"was_origin_ns"')}
+    )
+    summary = replace(summary, run=replace(summary.run, phases=(), fault_rows=()))
+    text = flat(Page.of(render([summary])).text)
     assert "the run never reached its measure phase" in text
 
 
 def test_runs_of_one_protocol_are_distinguished_by_their_ids(tmp_path: Path) -> None:
     other = Scenario(run_id="20260102T030605Z-0d4e5f")
-    text = flat(Page.of(render([story_of(tmp_path), story_of(tmp_path, VALID, other)])).text)
+    text = flat(Page.of(render([summary_of(tmp_path), summary_of(tmp_path, VALID, other)])).text)
     assert "2 runs" in text
     assert text.count(other.run_id) > 3
 
 
 def test_a_protocol_without_promises_is_listed_with_its_reason(tmp_path: Path) -> None:
     apart = {"durable": "b1 never comes back"}
-    story = story_of(tmp_path)
-    for stories in ([story], [story, story]):
-        text = flat(Page.of(render(stories, "Gone", apart)).text)
+    summary = summary_of(tmp_path)
+    for summaries in ([summary], [summary, summary]):
+        text = flat(Page.of(render(summaries, "Gone", apart)).text)
         for heading in ("Side by side", "Promised and done, per fault"):
             table = text[text.rindex(heading) :]
             assert "Durable" in table
@@ -328,14 +332,14 @@ def test_a_protocol_without_promises_is_listed_with_its_reason(tmp_path: Path) -
 
 @pytest.mark.parametrize("size", ["wide", "narrow"])
 def test_faults_stand_in_lanes_with_all_their_stamps(size: Any, tmp_path: Path) -> None:
-    story = story_of(tmp_path)
-    picture = lanes_picture(story, size)
+    summary = summary_of(tmp_path)
+    picture = lanes_picture(summary, size)
     assert picture is not None
     (lane,) = picture.lanes
     assert [bar.kind for bar in lane.bars] == ["held", "down", "back"]
     stamps = sum(
         row[name] is not None
-        for row in story.run.fault_rows
+        for row in summary.run.fault_rows
         for name in row
         if name.startswith("t_")
     )
@@ -367,7 +371,7 @@ def luminance(colour: str) -> float:
 
 
 def test_every_text_contrasts_with_its_background(tmp_path: Path) -> None:
-    style = Page.of(render([story_of(tmp_path)])).style
+    style = Page.of(render([summary_of(tmp_path)])).style
     parts = style.split(":root")[1:3]
     schemes = [dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in parts]
     for colours in schemes:
@@ -421,11 +425,11 @@ def test_a_publisher_has_one_name_and_each_number_one_definition(tmp_path: Path)
         "verdict": "unknown",
         "because": ["10 deliveries of p1/2 are owed to subscription s"],
     }
-    stories = [
-        story_of(tmp_path, INVALID, BEST_EFFORT, evidence=(lost,)),
-        story_of(tmp_path, verdict, evidence=(lost,)),
+    summaries = [
+        summary_of(tmp_path, INVALID, BEST_EFFORT, evidence=(lost,)),
+        summary_of(tmp_path, verdict, evidence=(lost,)),
     ]
-    page = render(stories)
+    page = render(summaries)
     assert "p1-pub-4 · 227" in page
     assert "10 deliveries of p1-pub-4 are owed" in page
     assert "p1/2" not in page
@@ -437,14 +441,14 @@ def test_a_publisher_has_one_name_and_each_number_one_definition(tmp_path: Path)
 
 
 def test_the_latency_and_cpu_of_a_report_are_those_of_the_terminal(tmp_path: Path) -> None:
-    story = story_of(tmp_path)
+    summary = summary_of(tmp_path)
     headline = {
         "response_us": {"p50": 1_230.0, "p99": 45_600.0},
         "broker_cpu_us_per_message_mean": 71.26,
     }
-    manifest = {**story.run.manifest, "headline": headline}
-    story = replace(story, run=replace(story.run, manifest=manifest))
-    text = flat(Page.of(render([story])).text)
+    manifest = {**summary.run.manifest, "headline": headline}
+    summary = replace(summary, run=replace(summary.run, manifest=manifest))
+    text = flat(Page.of(render([summary])).text)
     for words in (
         "Median latency 1.23 ms",
         "99 % latency 45.6 ms",
@@ -461,16 +465,16 @@ def test_the_latency_and_cpu_of_a_report_are_those_of_the_terminal(tmp_path: Pat
     assert "latency p50 1.23 ms, p99 45.60 ms · 71.3 µs of CPU per delivery and broker" in told
 
 
-def _with_headline(story: RunSummary, p50_us: float, p99_us: float) -> RunSummary:
+def _with_headline(summary: RunSummary, p50_us: float, p99_us: float) -> RunSummary:
     headline = {"response_us": {"p50": p50_us, "p99": p99_us}, "delivered_per_s": 300.0}
-    manifest = {**story.run.manifest, "headline": headline, "drain": {"took_s": 1.5}}
-    return replace(story, run=replace(story.run, manifest=manifest))
+    manifest = {**summary.run.manifest, "headline": headline, "drain": {"took_s": 1.5}}
+    return replace(summary, run=replace(summary.run, manifest=manifest))
 
 
 def test_a_report_explains_five_terms_where_they_are_used_and_names_commands(
     tmp_path: Path,
 ) -> None:
-    page = render([_with_headline(story_of(tmp_path), 700.0, 12_000.0)])
+    page = render([_with_headline(summary_of(tmp_path), 700.0, 12_000.0)])
     assert {*TERMS} == {"owed", "at risk", "absorbed", "drain", "limited by"}
     for name in TERMS:
         place = term_anchor(name)
@@ -487,8 +491,8 @@ def test_a_report_explains_five_terms_where_they_are_used_and_names_commands(
 def test_two_runs_have_their_latencies_on_shared_axes_with_values_under_the_pointer(
     tmp_path: Path,
 ) -> None:
-    one = _with_headline(story_of(tmp_path), 700.0, 12_000.0)
-    other = _with_headline(story_of(tmp_path, INVALID, BEST_EFFORT), 90.0, 150.0)
+    one = _with_headline(summary_of(tmp_path), 700.0, 12_000.0)
+    other = _with_headline(summary_of(tmp_path, INVALID, BEST_EFFORT), 90.0, 150.0)
     page = render([one, other])
     assert Page.of(page).faults == []
     assert "<title>Best effort, 99 %: 150 µs</title>" in page
@@ -503,24 +507,24 @@ def test_two_runs_have_their_latencies_on_shared_axes_with_values_under_the_poin
 
 
 def test_a_run_stands_beside_the_last_ten_of_its_experiment(tmp_path: Path) -> None:
-    story = story_of(tmp_path)
+    summary = summary_of(tmp_path)
     ids = [f"20260101T0000{number:02d}Z-00000a" for number in range(12)]
     for number, run_id in enumerate(ids):
-        folder = story.run.folder.parent / run_id
+        folder = summary.run.folder.parent / run_id
         folder.mkdir()
         headline = {"response_us": {"p50": 1000.0 * (number + 1), "p99": 1e6}}
         manifest = {
-            "protocol": story.run.protocol if number else "best_effort",
+            "protocol": summary.run.protocol if number else "best_effort",
             "state": "complete",
             "headline": headline,
         }
         (folder / "manifest.json").write_text(json.dumps(manifest))
         (folder / "verdict.json").write_text('{"verdict": "valid"}')
-    earlier = read_earlier(story.run)
+    earlier = read_earlier(summary.run)
     assert [each.run_id for each in earlier] == [*reversed(ids)][:10]
-    page = flat(Page.of(render([replace(story, earlier=earlier)])).text)
+    page = flat(Page.of(render([replace(summary, earlier=earlier)])).text)
     assert "Beside earlier runs" in page
     assert re.search(rf"{ids[11]}\s*VALID\s*12\.0 ms\s*1\.00 s", page)
     assert ids[1] not in page
-    (story.run.folder.parent / ids[0] / "manifest.json").write_text("{}")
-    assert "Beside earlier runs" not in render([story])
+    (summary.run.folder.parent / ids[0] / "manifest.json").write_text("{}")
+    assert "Beside earlier runs" not in render([summary])

@@ -94,23 +94,23 @@ FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
 def _drawing(spark: "SparkSession", run_dir: "Path", figure: FaultFigure) -> Drawing:
     series = load_series(spark, Path(run_dir), ("VALID",))
     point = series.points[0]
-    stories = {loaded.run.run_id: fault_summary(spark, loaded) for loaded in point.runs}
-    return draw(figure, series, stories, point.modal.run.run_id)
+    summaries = {loaded.run.run_id: fault_summary(spark, loaded) for loaded in point.runs}
+    return draw(figure, series, summaries, point.modal.run.run_id)
 
 
 @house_style()
 def draw(
-    figure: FaultFigure, series: SeriesRuns, stories: Mapping[str, FaultSummary], modal: str
+    figure: FaultFigure, series: SeriesRuns, summaries: Mapping[str, FaultSummary], modal: str
 ) -> Drawing:
-    """Return a figure from the stories of all instances.
+    """Return a figure from the summaries of all instances.
 
     Args:
         modal: the run id of the typical instance.
     """
     from matplotlib.figure import Figure
 
-    typical = stories[modal]
-    others = [story for run_id, story in stories.items() if run_id != modal]
+    typical = summaries[modal]
+    others = [summary for run_id, summary in summaries.items() if run_id != modal]
     picture = Figure(figsize=(7.4, 5.6), layout="constrained")
     upper, lower = picture.subplots(2, 1)
     _draw_latency(upper, figure, typical, others)
@@ -119,9 +119,9 @@ def draw(
         figure=picture,
         columns=("panel", "broker", "t_s", "value", "low", "high"),
         rows=[*_latency_rows(figure, typical, others), *_request_rows(figure, typical)],
-        caption=_caption(figure, series, typical, len(stories)),
-        scale=_scale(series, len(stories)),
-        metrics=dict(_metrics([*stories.values()])),
+        caption=_caption(figure, series, typical, len(summaries)),
+        scale=_scale(series, len(summaries)),
+        metrics=dict(_metrics([*summaries.values()])),
         run_ids=series.run_ids,
         about={"modal": modal},
     )
@@ -154,9 +154,9 @@ def _draw_requests(
     anchor_ns = typical.failed_ns if figure.anchor == "failed" else typical.repaired_ns
     left, right = (anchor_ns / SECOND_NS + off for off in (-figure.around[0], figure.around[1]))
     for place, broker in enumerate(figure.asking):
-        for number, story in enumerate([*others, typical]):
+        for number, summary in enumerate([*others, typical]):
             is_typical = number == len(others)
-            steps = [(left, 0.0), *story.accumulate(broker)]
+            steps = [(left, 0.0), *summary.accumulate(broker)]
             steps.append((right, steps[-1][1]))
             style: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.35}
             if is_typical:
@@ -176,8 +176,8 @@ def _draw_requests(
     axes.legend(loc="upper left")
 
 
-def _shade(axes: "Axes", story: FaultSummary) -> None:
-    moments = [ns / SECOND_NS for ns in (story.from_ns, story.failed_ns, story.repaired_ns)]
+def _shade(axes: "Axes", summary: FaultSummary) -> None:
+    moments = [ns / SECOND_NS for ns in (summary.from_ns, summary.failed_ns, summary.repaired_ns)]
     axes.axvspan(moments[0], moments[1], color=_HELD, alpha=0.35, linewidth=0, zorder=0)
     axes.axvspan(moments[1], moments[2], color=_DOWN, alpha=0.3, linewidth=0, zorder=0)
 
@@ -191,7 +191,7 @@ def _latency_rows(
     """Yield the largest latency in each stretch of send time, with the range of the others."""
     for broker in figure.shown:
         for at, us in typical.latency_us[broker].items():
-            beside = [story.latency_us[broker].get(at, us) / 1e3 for story in others]
+            beside = [summary.latency_us[broker].get(at, us) / 1e3 for summary in others]
             low, high = (min(beside), max(beside)) if beside else (us / 1e3, us / 1e3)
             yield (
                 "latency_ms",
@@ -220,41 +220,45 @@ def _request_rows(figure: FaultFigure, typical: FaultSummary) -> Iterator[Row]:
             yield "asked_ms", broker, round(at, 6), ms, ms, ms
 
 
-def _metrics(stories: Sequence[FaultSummary]) -> Iterator[tuple[str, Metric]]:
+def _metrics(summaries: Sequence[FaultSummary]) -> Iterator[tuple[str, Metric]]:
     """Yield every number over all instances that have the number."""
-    brokers = {row["broker"] for story in stories for row in story.requests} | {"s1", "s2", "b2"}
-    peers = sorted({row["peer"] for story in stories for row in story.requests})
-    numbers = [dict(_numbers(story, sorted(brokers), peers)) for story in stories]
+    brokers = {row["broker"] for summary in summaries for row in summary.requests} | {
+        "s1",
+        "s2",
+        "b2",
+    }
+    peers = sorted({row["peer"] for summary in summaries for row in summary.requests})
+    numbers = [dict(_numbers(summary, sorted(brokers), peers)) for summary in summaries]
     for name in numbers[0]:
         values = [value for each in numbers if (value := each[name]) is not None]
         if values:
             yield name, metric_of(values)
-    yield "instances", Metric(len(stories))
+    yield "instances", Metric(len(summaries))
 
 
 def _numbers(
-    story: FaultSummary, brokers: Sequence[str], peers: Sequence[str]
+    summary: FaultSummary, brokers: Sequence[str], peers: Sequence[str]
 ) -> Iterator[tuple[str, float | None]]:
     """Yield the numbers of an instance; None for a share of nothing."""
-    yield "stall_s", story.stall_ns / SECOND_NS
+    yield "stall_s", summary.stall_ns / SECOND_NS
     for broker in brokers:
-        requested_ns, streams = story.requested_ns(broker), story.streams_requested(broker)
+        requested_ns, streams = summary.requested_ns(broker), summary.streams_requested(broker)
         yield f"asked_ms.{broker}", requested_ns / 1e6
         yield f"streams_asked.{broker}", streams
-        yield f"nacks.{broker}", story.count_requests(broker)
-        yield f"asked_per_stall_and_stream.{broker}", _per(requested_ns, story.stall_ns * streams)
+        yield f"nacks.{broker}", summary.count_requests(broker)
+        yield f"asked_per_stall_and_stream.{broker}", _per(requested_ns, summary.stall_ns * streams)
         for peer in peers:
-            share = _per(100 * story.requested_ns(broker, of=peer), requested_ns)
+            share = _per(100 * summary.requested_ns(broker, of=peer), requested_ns)
             yield f"percent_asked_of.{peer}.by.{broker}", share
-    for broker in sorted(story.latency_us):
-        yield f"peak_s.{broker}", story.peak_us(broker) / 1e6
-        yield f"peak_per_stall.{broker}", 1e3 * story.peak_us(broker) / story.stall_ns
-    nacks = {broker: story.count_requests(broker) for broker in ("s1", "s2", "b2")}
+    for broker in sorted(summary.latency_us):
+        yield f"peak_s.{broker}", summary.peak_us(broker) / 1e6
+        yield f"peak_per_stall.{broker}", 1e3 * summary.peak_us(broker) / summary.stall_ns
+    nacks = {broker: summary.count_requests(broker) for broker in ("s1", "s2", "b2")}
     yield "nacks_per_nack_of_s2.s1", _per(nacks["s1"], nacks["s2"])
     yield "nack_consolidation.b2", _per(nacks["b2"], nacks["s1"] + nacks["s2"])
-    yield "consolidation.b2", _per(story.requested_ns("b2"), story.requested_ns("s1", "s2"))
-    yield "asked_ms.other_branch", story.requested_ns("b3", "b4", "s3", "s4", "s5") / 1e6
-    yield "asked_while_down_ms", story.requested_while_down_ns() / 1e6
+    yield "consolidation.b2", _per(summary.requested_ns("b2"), summary.requested_ns("s1", "s2"))
+    yield "asked_ms.other_branch", summary.requested_ns("b3", "b4", "s3", "s4", "s5") / 1e6
+    yield "asked_while_down_ms", summary.requested_while_down_ns() / 1e6
 
 
 def _per(value: float, by: float) -> float | None:

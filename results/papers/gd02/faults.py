@@ -76,7 +76,7 @@ class FaultSummary:
 
 
 def fault_summary(spark: "SparkSession", loaded: LoadedRun) -> FaultSummary:
-    """Return the story of a run.
+    """Return the summary of a run.
 
     Raises:
         ResultsError: the schedule is not a stall that a failure ends.

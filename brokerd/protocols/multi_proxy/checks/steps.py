@@ -124,7 +124,7 @@ class MultiProxyChecks(ProtocolChecks):
         return home if kept is None else kept[0]
 
     def has_lost(self, source: SourceId, sequence: int) -> bool:
-        """See ProtocolChecks: positions behind the loss lack the publication; the copy may have it."""
+        """See ProtocolChecks: positions behind the loss lack the publication."""
         server, position = self._kept_at.get((source, sequence), (-1, 1))
         return position <= last_lost_position(self._lineages.get(server, 0))
 
