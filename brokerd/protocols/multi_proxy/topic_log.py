@@ -373,7 +373,7 @@ def read_placed(broker: BrokerNumber, record: Buffer) -> list[PublicationRun]:
 
 
 def split_by_markers(run: PublicationRun) -> Iterator[PublicationRun]:
-    """Yield a topic's run in parts; loss markers are separate parts."""
+    """Yield a topic's run in parts; each loss marker is a part of its own."""
     if not has_marker(run):
         yield run
         return
