@@ -2,8 +2,9 @@
 
 A broker counts its durable writes. It seals the count with a key of its state folder and sends the
 result, a state mark, to its neighbours and clients. Each keeps the newest mark and returns the mark
-when it connects; `SessionTable` judges it. A broker with a folder that cannot have made a mark that the broker
-has sealed runs on an older copy, on a clone, or on an empty folder: acknowledged state is lost.
+when it connects; `SessionTable` judges it. A broker with a folder that cannot have made a mark that
+the broker has sealed runs on an older copy, on a clone, or on an empty folder: acknowledged state
+is lost.
 
 A mark proves a loss only if its seal is right, so no neighbour can end a broker with an invented
 mark. Only a folder that no neighbour has vouched for yet accepts marks of another key as its own:

@@ -41,7 +41,7 @@ RULES = {
     "foreign-publications-released-before-disk": "publications_are_announced_once_durable",
     "no-room-is-had": "publications_without_room_are_requested_again",
     "one-storage-is-searched": "a_client_that_moves_before_the_reply_is_stored_for_once",
-    "successor-gives-again": "events_of_the_root_are_not_delivered_by_the_successor",
+    "successor-delivers-again": "events_of_the_root_are_not_delivered_by_the_successor",
     "done-behind-its-end": "no_acknowledgement_beyond_the_end_reaches_the_old_root",
     "receipts-count-at-another-storage": "acknowledgements_reach_the_successor_too",
     "given-by-both": "later_events_are_delivered_by_the_successor_only",
