@@ -143,8 +143,10 @@ $(VENV)/.stamp-wheelhouse: .setup/host.lock $(VENV)/.stamp-build
 	@cp $< $(VENV)/wheelhouse/host.lock
 	@touch $@
 
+# By a path, not by an import hook: a user's folder `results` would come before the hook.
 $(VENV)/.stamp-project: pyproject.toml $(VENV)/.stamp-requirements
-	@$(PIP_INSTALL) -qq --no-index --no-deps --no-build-isolation --editable .
+	@$(PIP_INSTALL) -qq --no-index --no-deps --no-build-isolation \
+	    --config-settings editable_mode=compat --editable .
 	@$(BIN)/python -m pip check --quiet
 	@touch $@
 	@echo "Ready: $(BIN)/pubsubctl"

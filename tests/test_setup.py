@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import tomllib
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,16 @@ def test_every_declared_dependency_is_locked() -> None:
     declared = [*project["dependencies"], *(name for extra in extras for name in extra)]
     names = {re.match(r"[a-z0-9-]+", requirement).group() for requirement in declared}
     assert names <= locked("requirements.lock").keys(), "run `make locks`"
+
+
+def test_a_folder_of_a_user_does_not_hide_a_package_of_the_same_name(tmp_path: Path) -> None:
+    """The path of an installation has the package; an import hook would come after the folder."""
+    (tmp_path / "results").mkdir()
+    found = PathFinder.find_spec("results", [str(tmp_path), str(ROOT)])
+    assert found is not None
+    assert found.origin == str(ROOT / "results" / "__init__.py")
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "--config-settings editable_mode=compat --editable ." in recipe
 
 
 STAND_IN = """\

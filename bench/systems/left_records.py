@@ -14,7 +14,7 @@ from typing import Any, Final
 import trio
 
 from bench.run.collection import RecordFolder
-from brokerd.agent.agent import list_files
+from bench.run.run_directory import file_sha256
 
 SERVERS_FOLDER: Final = "pubsubctl-system-"
 """The beginning of the name of a folder with the servers of a run."""
@@ -59,7 +59,7 @@ class LeftRecords:
         where = Path(folder) if folder else self.root / "log" / process
         if not where.is_relative_to(self.root) or ".." in where.parts:
             return {"folder": str(where), "files": []}
-        return {"folder": str(where), "files": await trio.to_thread.run_sync(list_files, where)}
+        return {"folder": str(where), "files": await trio.to_thread.run_sync(_list, where)}
 
     def drop_state(self) -> None:
         """Remove everything but the records."""
@@ -69,3 +69,14 @@ class LeftRecords:
     def remove(self) -> None:
         """Remove the folder after the collection."""
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _list(folder: Path) -> list[dict[str, Any]]:
+    """Return the regular files in a folder: name, size_bytes, sha256; links are not followed."""
+    if not folder.is_dir():
+        return []
+    paths = [each for each in sorted(folder.iterdir()) if each.is_file() and not each.is_symlink()]
+    return [
+        {"name": path.name, "size_bytes": path.stat().st_size, "sha256": file_sha256(path)}
+        for path in paths
+    ]
