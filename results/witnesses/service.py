@@ -520,7 +520,7 @@ def _check_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder
     is_cut = is_each_hop and any(
         line.get("broker_sessions_lost") for lines in last for line in lines
     )
-    # Who promises that each publication arrives has sent it again.
+    # A protocol that promises each delivery has sent it again.
     least = sum(rows.published.values())
     if not is_cut:
         least = wanted
