@@ -130,7 +130,8 @@ def session(at_ns: int, event: str, peer: str) -> dict[str, Any]:
 @pytest.mark.parametrize("theirs_ns, over_ns, silent_s, doubts", [
     (5 * SECOND, 9 * SECOND, 1, 0), (None, 9 * SECOND, 1, 1),
     (None, 5 * SECOND - 1, 1, 0),  # the peer's run had ended
-    (None, 6 * SECOND, 3, 0),  # the peer was stopped until its run ended
+    (None, 6 * SECOND, 6, 0),  # the peer was stopped until its run ended
+    (None, 6 * SECOND, 3, 1),  # the peer was stopped before
 ])  # fmt: skip
 def test_a_session_has_two_ends_if_both_brokers_had_time_to_log_it(
     theirs_ns: int | None, over_ns: int, silent_s: int, doubts: int
