@@ -10,6 +10,7 @@ import pytest
 
 from results.reference.history import PublisherLog
 from results.reference.rule import _strangers
+from results.tables.logs import _sources
 from results.witnesses import RunFolder
 from results.witnesses.brokers import _check_events, doubts_about_brokers
 from results.witnesses.faults import _check_recovery
@@ -299,6 +300,17 @@ def test_the_journal_may_say_that_clocks_were_not_compared_after_the_load(tmp_pa
     line = {"utc": "", "t_ns": 1, "what": "clocks_not_sampled", "reason": "no agent answers"}
     folder._read["log.jsonl"] = [line]
     assert not [each for each in doubts_about_shapes(folder) if "log.jsonl" in each]
+
+
+@pytest.mark.parametrize("closed, doubts", [(False, 0), (True, 1)])
+def test_a_log_that_was_not_closed_names_no_attribute_sets(doubts: int, *, closed: bool) -> None:
+    file = SimpleNamespace(foreign_run="", tables={}, is_whole=False, closed=closed)
+    process: Any = SimpleNamespace(host="h", name="load", records={"publications": file})
+    content = SimpleNamespace(publishers={}, fence_set=0, attributes=lambda number: {})
+    run: Any = SimpleNamespace(content=content)
+    found: list[str] = []
+    assert [*_sources([process], run, found)] == []
+    assert len(found) == doubts
 
 
 def test_what_is_missing_is_open_without_the_fences_of_its_source(tmp_path: Path) -> None:
