@@ -289,7 +289,8 @@ def _sources(processes: Sequence[Process], run: Run, doubts: list[str]) -> Itera
             yield source
         if whole:
             doubts += doubts_about_numbers(process.records)
-        if _find_other_attribute_sets(file, content):
+        # The tables of a log are written when it is closed.
+        if file.closed and _find_other_attribute_sets(file, content):
             doubts.append(
                 f"{process.host}/{process.name} used other attribute sets than the seed's"
             )

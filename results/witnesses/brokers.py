@@ -270,6 +270,22 @@ def _silences(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]
     return found
 
 
+def find_pause(folder: RunFolder, process: ProcessFolder, at_ns: int) -> tuple[int, int]:
+    """Return the ends of the pause of a process at a time; twice that time without a pause.
+
+    A process that was stopped wrote no statistics meanwhile, and logged events afterwards.
+    """
+    found = [
+        (from_ns, to_ns)
+        for from_ns, to_ns in _silences(folder, process)
+        if from_ns <= at_ns <= to_ns and to_ns - from_ns > _USUAL_NS
+    ]
+    return (
+        min((from_ns for from_ns, _ in found), default=at_ns),
+        max((to_ns for _, to_ns in found), default=at_ns),
+    )
+
+
 def _check_silences(
     folder: RunFolder,
     process: ProcessFolder,

@@ -10,7 +10,12 @@ from itertools import pairwise
 from brokerd.model.fault_verbs import CLIENT_VERBS, KILLING_VERBS, STANDING_VERBS
 from brokerd.units import parse_duration_ns
 from results.rules.terms import NEVER_NS, doubt
-from results.witnesses.brokers import allowed_distance_ns, excused_silence_ns, replacements
+from results.witnesses.brokers import (
+    allowed_distance_ns,
+    excused_silence_ns,
+    find_pause,
+    replacements,
+)
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     FAULT_JOURNAL,
@@ -259,14 +264,17 @@ def _check_between(folder: RunFolder, one: ProcessFolder, other: ProcessFolder) 
     run up to a kill or to the end of the run, and a broker that was stopped logs them late.
     """
     lasting = _lasting(folder, one, other.name)
-    edge_ns = _EDGE_NS + excused_silence_ns(folder, one.name, other.name)
-    reach_ns = edge_ns + (folder.timeline.error_ns(one.host, other.host) or 0)
+    reach_ns = _EDGE_NS + (folder.timeline.error_ns(one.host, other.host) or 0)
     theirs = _covered(folder, other)
     for begun_ns, over_ns in _covered(folder, one):
         needed = [
             at_ns for at_ns in lasting
             if begun_ns <= at_ns <= over_ns
-            and any(from_ns + edge_ns < at_ns < to_ns - edge_ns for from_ns, to_ns in theirs)
+            and any(
+                from_ns + _EDGE_NS < find_pause(folder, one, at_ns)[0]
+                and find_pause(folder, other, at_ns)[1] + _EDGE_NS < to_ns
+                for from_ns, to_ns in theirs
+            )
         ]  # fmt: skip
         there = [
             at_ns

@@ -10,6 +10,7 @@ import pytest
 
 from results.reference.history import PublisherLog
 from results.reference.rule import _strangers
+from results.tables.logs import _sources
 from results.witnesses import RunFolder
 from results.witnesses.brokers import _check_events, doubts_about_brokers
 from results.witnesses.faults import _check_recovery
@@ -76,15 +77,19 @@ def test_the_lateness_of_a_headline_is_that_of_publications_of_the_measure_phase
     ("best_effort", 1, 14, 0), ("best_effort", 1, 9, 1),
     ("ges_reliable", 0, 10, 0), ("ges_reliable", 0, 15, 0), ("ges_reliable", 0, 9, 1),
 ])  # fmt: skip
+@pytest.mark.parametrize("slowest_us", [300_000, 14_000])
 def test_publications_may_be_lost_with_a_session_and_sent_again_to_a_slow_storage(
-    protocol: str, lost: int, received: int, doubts: int
+    protocol: str, lost: int, received: int, doubts: int, slowest_us: int
 ) -> None:
+    if protocol == "ges_reliable" and received > 10 and slowest_us < 100_000:
+        doubts = 1
     folder: Any = SimpleNamespace(
         fault_rows=(), rolling_ns=None, session_lines={}, workload={"protocol": protocol},
         origin_ns=0, processes=(), timeline=CLOCK, brokers=["b"],
     )  # fmt: skip
     counts = {"load-pub": 10}
-    rows: Any = SimpleNamespace(published=counts, acknowledged=counts)
+    headline = SimpleNamespace(acknowledged_us={"max": slowest_us})
+    rows: Any = SimpleNamespace(published=counts, acknowledged=counts, headline=headline)
     line = {"t_ns": 1, "sessions_lost": 0, "publications_received": 0}
     if protocol == "ges_reliable":
         line["messages_carried"] = 0
@@ -130,7 +135,8 @@ def session(at_ns: int, event: str, peer: str) -> dict[str, Any]:
 @pytest.mark.parametrize("theirs_ns, over_ns, silent_s, doubts", [
     (5 * SECOND, 9 * SECOND, 1, 0), (None, 9 * SECOND, 1, 1),
     (None, 5 * SECOND - 1, 1, 0),  # the peer's run had ended
-    (None, 6 * SECOND, 3, 0),  # the peer was stopped until its run ended
+    (None, 6 * SECOND, 6, 0),  # the peer was stopped until its run ended
+    (None, 6 * SECOND, 3, 1),  # the peer was stopped before
 ])  # fmt: skip
 def test_a_session_has_two_ends_if_both_brokers_had_time_to_log_it(
     theirs_ns: int | None, over_ns: int, silent_s: int, doubts: int
@@ -294,6 +300,17 @@ def test_the_journal_may_say_that_clocks_were_not_compared_after_the_load(tmp_pa
     line = {"utc": "", "t_ns": 1, "what": "clocks_not_sampled", "reason": "no agent answers"}
     folder._read["log.jsonl"] = [line]
     assert not [each for each in doubts_about_shapes(folder) if "log.jsonl" in each]
+
+
+@pytest.mark.parametrize("closed, doubts", [(False, 0), (True, 1)])
+def test_a_log_that_was_not_closed_names_no_attribute_sets(doubts: int, *, closed: bool) -> None:
+    file = SimpleNamespace(foreign_run="", tables={}, is_whole=False, closed=closed)
+    process: Any = SimpleNamespace(host="h", name="load", records={"publications": file})
+    content = SimpleNamespace(publishers={}, fence_set=0, attributes=lambda number: {})
+    run: Any = SimpleNamespace(content=content)
+    found: list[str] = []
+    assert [*_sources([process], run, found)] == []
+    assert len(found) == doubts
 
 
 def test_what_is_missing_is_open_without_the_fences_of_its_source(tmp_path: Path) -> None:
