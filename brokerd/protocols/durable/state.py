@@ -261,7 +261,7 @@ def read_subscription(key: str, row: Any, streams: Mapping[str, StreamId]) -> Du
     identity, predicate, generation, unmatched, *rest = row
     local = DurableSubscription(name, int(number), read_predicate(predicate))
     local.identity, local.accepted, local.generation = identity, True, generation
-    local.uncommitted, local.confirmed, *_ = *rest, 0, 0
+    local.uncommitted, local.confirmed = [*rest, 0, 0][:2]
     for stream, tick, *lost in unmatched:
         lane = local.lane(streams[stream])
         lane.matched_after, (lane.lost_through,) = tick, lost or (0,)

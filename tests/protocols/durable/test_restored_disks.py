@@ -194,6 +194,28 @@ def test_a_restored_subscription_gives_way_to_a_later_one_of_its_number() -> Non
     assert (report.counters["losses_accepted"], report.counters["deliveries"]) == (1, 3)
 
 
+RESTORED_BY_REPLICAS = """
+at 0 subscribe s1-b1 kind = 'a'
+at 0.3 fault client_away s1-b1 then 4
+at 0.5 publish p0-b1 a,10,3 a,40,3
+at 0.9 fault restored b1 empty then 2.5 3
+at 1.1 publish p0-b1 a,10,3
+at 2.4 publish p0-b1 a,10,3
+heal 7
+end 7
+"""
+
+
+def test_what_was_released_before_a_restoration_is_not_lost_early() -> None:
+    """The state of the broker has policies of early release, and its core begins with that state.
+
+    Seed 97456021: the first state that was examined was that of the core before it began.
+    """
+    report = report_of(RESTORED_BY_REPLICAS, " replicas=2 max_retain_ns=20000000")
+    assert not report.violations, report.describe()
+    assert report.counters["fault_restored"] == 1
+
+
 CONSUMED = """
 consumer c1-b3 1
 at 0 subscribe c1-b3 kind = 'a'

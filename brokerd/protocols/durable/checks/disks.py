@@ -258,7 +258,8 @@ class DurableChecks(GryphonChecks):
         super().examine(broker, brokers)
         core = broker.protocol
         assert isinstance(core, Durable), f"{core} is no core of durable"
-        if core.gryphon.is_reading:
+        # A core whose state is being restored from replicas has not begun.
+        if core.gryphon.is_reading or not core._clients.table.incarnation:
             return
         self._feeding.look_into(broker, brokers)
         self._acknowledgements.look_into(broker, brokers)
