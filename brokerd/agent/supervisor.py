@@ -101,8 +101,9 @@ class ManagedProcess:
         A folder that this user may not read records nothing; the broker states that cause itself.
         """
         folder = self.config.get("state_folder")
-        is_readable = folder and os.access(folder, os.R_OK | os.X_OK) and Path(folder).is_dir()
-        return read_loss(Path(folder)).cause if is_readable else ""
+        if not folder or not os.access(f"{folder}/.", os.R_OK | os.X_OK):
+            return ""
+        return read_loss(Path(folder)).cause
 
 
 class Supervisor:

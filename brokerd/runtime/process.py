@@ -212,8 +212,9 @@ class BrokerProcess:
                 log.record(STATE_RESTORING, {"cause": stores.lost})
             await self._run_parts(stores, folder, beginning, listeners, log, task_status)
         except (BrokerError, BaseExceptionGroup) as raised:
-            if isinstance(error := _first(raised), DiskFailed | StorageCorrupt):
-                log.record("disk_failed", {"cause": str(error)[:MOST_CAUSE]})
+            first = _first(raised)
+            if isinstance(first, DiskFailed | StorageCorrupt):
+                log.record("disk_failed", {"cause": str(first)[:MOST_CAUSE]})
             raise
         finally:
             log.close()

@@ -198,10 +198,12 @@ def warn_of_expiry(ends: Mapping[str, datetime]) -> str:
     first = late[0][0]
     names = ", ".join(name for _, name in late[:3])
     names += f" and {len(late) - 3} more" if len(late) > 3 else ""
-    have = "has" if len(late) == 1 else "have"
+    are_several = len(late) > 1
+    subject = f"the certificate{'s' if are_several else ''} of {names}"
     if first <= now:
-        return f"the certificate of {names} {have} ended, the first {first:%Y-%m-%d %H:%M} UTC"
-    return f"the certificate of {names} ends soon, the first {first:%Y-%m-%d %H:%M} UTC"
+        have = "have" if are_several else "has"
+        return f"{subject} {have} ended, the first {first:%Y-%m-%d %H:%M} UTC"
+    return f"{subject} end{'' if are_several else 's'} soon, the first {first:%Y-%m-%d %H:%M} UTC"
 
 
 def transport_of(inventory: Inventory) -> str:

@@ -122,10 +122,13 @@ def test_an_adopted_end_has_its_last_words_and_the_loss_of_its_folder(tmp_path: 
         },
     }
 
+    unusable = {**entry, "config": {"state_folder": str(tmp_path / "stderr.log")}}
+
     async def story(supervisor: Supervisor) -> None:
-        await supervisor.adopt(Recollection(starts={"b1": entry}))
+        await supervisor.adopt(Recollection(starts={"b1": entry, "b2": unusable}))
         row = supervisor.find("b1").to_row()
         assert (row["exit_text"], row["loss"]) == ("b1 lost state", "b2 proves it")
+        assert supervisor.find("b2").to_row()["loss"] == "", "a folder that cannot be read"
 
     supervise(tmp_path, story)
 

@@ -4,9 +4,9 @@
 
 Three brokers run as processes. Workers open sessions under a few names, at two of the brokers:
 sessions of legal messages in any order (`client_script`), of changed or cut frames, of messages
-between brokers, of frames of earlier sessions, of bytes that are no frames; and sessions that
-subscribe to everything and read nothing. Honest clients publish and subscribe at the same two
-brokers.
+between brokers, of frames of earlier sessions, of bytes that are no frames; with genuine and forged
+marks of the broker's state; and sessions that subscribe to everything and read nothing. Honest
+clients publish and subscribe at the same two brokers.
 
 The campaign passes if all brokers still run in the first incarnation, reply to `status`, have not
 written to standard error, and every honest subscriber has all honest publications once and in
@@ -39,7 +39,7 @@ from brokerd.model.predicate import EVERYTHING
 from brokerd.protocols.interface import CoreStatus
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.runtime.control_socket import open_control
-from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
+from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello, StateAdvanced, StateMark
 from brokerd.sessions.session import client_hello
 from brokerd.wire.codec import decode
 from brokerd.wire.framing import FrameDecoder
@@ -273,6 +273,9 @@ class Campaign:
 
     Args:
         journal: the record of all frames.
+
+    Attributes:
+        marks: the newest mark of the state of each home, from its own messages.
     """
 
     def __init__(
@@ -288,6 +291,7 @@ class Campaign:
         self._messages = [kind.type for kind in DEFINITIONS[protocol].messages]
         self._scripts: dict[tuple[str, str], ClientScript] = {}
         self._frames: deque[bytes] = deque(maxlen=_REPLAYED)
+        self.marks: dict[str, StateMark] = {}
 
     async def run(self) -> None:
         """Open sessions until enough frames are written, or a broker has ended."""
@@ -407,7 +411,8 @@ class HostileSession:
 
     def _hello(self) -> Hello:
         random = self._random
-        hello = client_hello(self._name, random.choice(("", DEPLOYMENT)), 1, self._number)
+        deployment = random.choice(("", DEPLOYMENT))
+        hello = client_hello(self._name, deployment, 1, self._number, self._witnessed())
         if self._way in ("legal", "replayed") or random.random() < 0.9:
             return hello
         if random.random() < 0.5:  # no broker of this deployment: it has not its digest
@@ -418,12 +423,25 @@ class HostileSession:
         made: Hello = message_of(Hello, random)
         return made
 
+    def _witnessed(self) -> StateMark | None:
+        """Return a mark of the broker as this client might have kept it, or a forged mark."""
+        random, mark = self._random, self._campaign.marks.get(self._home)
+        if mark is None or random.random() < 0.5:
+            return None
+        if self._way == "legal" or random.random() < 0.3:
+            return mark
+        forged: StateMark = message_of(StateMark, random)
+        name = random.choice(StateMark._fields)
+        return mark._replace(**{name: getattr(forged, name)})
+
     def _next_frame(self) -> bytes | None:
         random = self._random
         if self._way == "garbage":
             return garbage(random)
         if self._way == "replayed" and random.random() < 0.7:
             return self._campaign.earlier(random)
+        if self._way == "typed" and random.random() < 0.02 and (mark := self._witnessed()):
+            return frame_of(StateAdvanced(mark, mark))
         if self._way == "typed" and random.random() < 0.3:
             own = random.random() < 0.5
             return frame_of(self._campaign.own_message(random) if own else any_message(random))
@@ -448,6 +466,10 @@ class HostileSession:
                     self._script.heard(message)
                     if isinstance(message, Farewell):
                         self._is_over = True
+                    elif isinstance(message, Hello) and message.state is not None:
+                        self._campaign.marks[self._home] = message.state
+                    elif isinstance(message, StateAdvanced):
+                        self._campaign.marks[self._home] = message.mark
         except (trio.BrokenResourceError, RemoteProtocolError):
             pass
         self._is_over = True
