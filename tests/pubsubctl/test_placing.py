@@ -100,7 +100,7 @@ def test_newcomers_that_want_a_port_in_use_receive_different_ports(tmp_path: Pat
     b1, b2 = (PlacedBroker(f"b{n}", "n1", 21998 + 2 * n, -1, "10.0.0.1") for n in (1, 2))
     newcomers = (replace(b2, broker="b3"), replace(b2, broker="b4", port=22001))
     found = extend_placement(
-        Placement((b1, b2), "n1"), Placement((b1, b2, *newcomers), "n1"), hosts
+        Placement((b1, b2), "n1"), Placement((b1, b2, *newcomers), "n1"), two_hosts(tmp_path)
     )
     assert [row.port for row in found.brokers] == [22000, 22002, 22001, 22003]
 
