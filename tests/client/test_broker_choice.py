@@ -1,6 +1,15 @@
 """Tests of the choice among brokers of a list: order, pauses and exclusions."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from brokerd.client.application import ClientError
 from brokerd.client.broker_choice import REDIRECTED_FOR_S, AllRefused, Attempt, Brokers
+from brokerd.client.mobility import move
 
 
 def attempts(brokers: Brokers, count: int, *, may_leave: bool = True) -> list[tuple[str, float]]:
@@ -83,3 +92,39 @@ def test_a_pinned_client_ignores_redirects() -> None:
     assert not brokers.on_redirect(["b", "c"], 0.0)
     brokers = brokers.starting_with("b")
     assert brokers.on_redirect(["c"], 0.0), "what it was given holds wherever it begins"
+
+
+class MovingLine:
+    """A connection without a network."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self.brokers = brokers
+        self.core = SimpleNamespace(
+            subscriptions={}, attachment=SimpleNamespace(leaves_freely=True)
+        )
+
+    @property
+    def address(self) -> str:
+        return self.brokers.address
+
+    async def move_to(self, brokers: Brokers) -> None:
+        self.brokers = brokers
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_client_whose_move_has_ended_may_leave_its_broker_like_a_new_one(fails: bool) -> None:
+    line = MovingLine(Brokers(["a", "b"]))
+    pinned: list[bool] = []
+
+    async def attach() -> None:
+        pinned.append(line.brokers.pinned)
+        if fails:
+            raise ClientError("the new broker refuses")
+
+    broker: Any = SimpleNamespace(line=line, occupation="", wait_attached=attach)
+    before = line.brokers
+    with pytest.raises(ClientError) if fails else nullcontext():
+        trio.run(move, broker, "b")
+    assert pinned == [True]
+    assert (before.pinned, line.brokers.pinned, broker.occupation) == (False, False, "")
+    assert line.address == ("a" if fails else "b")

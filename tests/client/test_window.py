@@ -101,3 +101,19 @@ def test_a_run_is_joined_once_although_those_before_it_are_acknowledged(
         if number % 3 == 0:
             window.remove(number // 3, number // 3)
     assert 0 < joiner.seen <= 100
+
+
+@pytest.mark.parametrize("last", [40, 39, 25])
+def test_a_window_whose_runs_were_acknowledged_joins_runs_like_a_new_one(
+    last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outgoing, "JOINED_RUNS", 4)
+    used, new = Window(), Window()
+    for number in range(1, 41):
+        used.add(run(number))
+    used.remove(1, last)
+    used.remove(last + 1, 40)
+    for window in (used, new):
+        for number in range(41, 81):
+            window.add(run(number))
+    assert [*map(len, used.runs())] == [*map(len, new.runs())]

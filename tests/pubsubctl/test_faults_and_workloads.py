@@ -327,6 +327,10 @@ def test_a_comparison_lists_its_two_sides(call: Call) -> None:
         (["--over", "seed=1", "--over", "seed=2"], "'seed' is given twice"),
         (["--over", "seed=1", "--rolling"], "no such option: --rolling"),
         (["--over", "seed=1,2", "--budget", "1min"], "for 2 runs, and the budget is 1min; --yes"),
+        (
+            ["--over", "seed=1", "--instances", "40", "--budget", "20min"],
+            "for 40 runs, and the budget is 20min; --yes",
+        ),
         (["--budget", "1min"], "name a sweep's file, or write --over KEY=A,B"),
         (["--bound", "latency_p99_ms=5"], "name a sweep's file, or write --over KEY=A,B"),
         ([], "name a sweep's file, or write --over KEY=A,B"),

@@ -11,6 +11,7 @@ import pytest
 import bench
 from brokerd.overlay.generate import chain, generate_balanced_tree, random_tree, star
 from brokerd.overlay.outage import longest_lost
+from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.registry import protocol_on, read_topology
@@ -22,6 +23,7 @@ from pubsubctl.deployment.loss_safety import (
     loss_units,
     safe_assignment,
 )
+from pubsubctl.deployment.updates import batches
 from pubsubctl.inventory.inventory import Host
 
 SEED = 20260814
@@ -238,3 +240,18 @@ def test_a_later_search_finds_what_a_first_one_finds() -> None:
             assert placement == _Search(protocol, hosts, units).run(rooms), (SEED, topology)
             found += placement is not None
     assert found > 40
+
+
+@pytest.mark.parametrize("delta", [1, 3])
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_no_more_brokers_are_replaced_at_once_than_asked_for_and_tolerated(
+    delta: int, most: int
+) -> None:
+    known = protocol_on(chain(7, delta), "delta_tree")
+    found = [*batches(known, known.topology.brokers, most)]
+    assert sorted(itertools.chain(*found)) == sorted(known.topology.brokers)
+    assert max(map(len, found)) <= most
+    for batch in found:
+        away = tuple(sorted(map(known.topology.number_of, batch)))
+        assert len(batch) == 1 or known.tolerates(FailedElements(away))
+    assert most == 1 or len(found) < 7

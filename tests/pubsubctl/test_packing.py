@@ -197,9 +197,14 @@ def test_a_series_is_not_packed_and_names_its_runs(call: Call, tmp_path: Path) -
         assert "this is a series; name one of its runs: 20261124T000000Z-abcdef, " in answer.err
 
 
-def test_a_copied_series_contains_no_host_names(tmp_path: Path) -> None:
+def test_a_copied_series_contains_no_names_of_hosts_and_users(tmp_path: Path) -> None:
     series = open_series(
-        tmp_path, "story", {"seed": 1}, ["calm"], 1, hosts={"n1.lab.example": {"cores": "own"}}
+        tmp_path,
+        "story",
+        {"seed": 1, "workload": "/home/alice/w.toml"},
+        ["calm"],
+        1,
+        hosts={"n1.lab.example": {"cores": "own"}},
     )
     for instance in series.remaining():
         series.end(instance, tmp_path / "20261124T000000Z-abcdef", "complete")
@@ -207,7 +212,8 @@ def test_a_copied_series_contains_no_host_names(tmp_path: Path) -> None:
     copy_without_place(series.path, tmp_path / "copy")
     assert (tmp_path / "copy" / "spec" / "plan.json").is_file()
     texts = [path.read_text() for path in (tmp_path / "copy").rglob("*") if path.is_file()]
-    assert not any("lab.example" in text for text in texts)
+    assert not any("lab.example" in text or "alice" in text for text in texts)
+    assert any("/home/user/w.toml" in text for text in texts)
 
 
 EVERY_ADDRESS = """\

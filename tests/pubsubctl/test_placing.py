@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,17 @@ from pubsubctl.inventory.inventory import Host, load_inventory
 from tests.pubsubctl.conftest import Call
 
 
-@pytest.fixture
-def hosts(tmp_path: Path) -> tuple[Host, ...]:
+def two_hosts(tmp_path: Path) -> tuple[Host, ...]:
     (tmp_path / "lab.toml").write_text(
         'schema = "pubsubctl/inventory/1"\nname = "lab"\n[[hosts]]\nname = "n[1:2]"\n'
         'address = "10.0.0.[1:2]"\nvars = { ports = "22000-22003", cores_reserved = [0] }\n'
     )
     return load_inventory(tmp_path / "lab.toml").hosts
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> tuple[Host, ...]:
+    return two_hosts(tmp_path)
 
 
 def test_a_placement_is_read_back_as_it_was_written(
@@ -89,6 +94,15 @@ def test_a_newcomer_receives_a_free_port_and_moves_no_other_broker(hosts: tuple[
     wanted = Placement((*found.brokers, newcomer), "n1")
     with pytest.raises(UserError, match="no port is left for b5"):
         extend_placement(found, wanted, hosts)
+
+
+def test_newcomers_that_want_a_port_in_use_receive_different_ports(tmp_path: Path) -> None:
+    b1, b2 = (PlacedBroker(f"b{n}", "n1", 21998 + 2 * n, -1, "10.0.0.1") for n in (1, 2))
+    newcomers = (replace(b2, broker="b3"), replace(b2, broker="b4", port=22001))
+    found = extend_placement(
+        Placement((b1, b2), "n1"), Placement((b1, b2, *newcomers), "n1"), two_hosts(tmp_path)
+    )
+    assert [row.port for row in found.brokers] == [22000, 22002, 22001, 22003]
 
 
 class Told:

@@ -1,15 +1,19 @@
 """Stories about the names of runs."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bench.spec.experiment import Point
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.project import Project
 from pubsubctl.runs.run_changes import label_runs
 from pubsubctl.runs.run_records import find_member_runs, record_of
 from pubsubctl.runs.runs import find_run, find_runs, latest_of_figure, manifest
+from pubsubctl.runs.series import Habits
 from tests.pubsubctl.conftest import Call
 
 FIRST, SECOND = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"
@@ -169,3 +173,14 @@ def test_the_experiment_of_a_figure_lands_in_a_run_folder(call: Call, project: P
     run = Path(answer.out.strip())
     assert run.is_relative_to(Path("results/runs")) or run.is_relative_to(project)
     assert manifest(run)["state"] == "complete"
+
+
+@dataclass(frozen=True)
+class Labelled:
+    labels: dict[str, str]
+
+
+def test_a_label_of_a_point_is_not_replaced_by_a_label_of_the_command() -> None:
+    spec: Any = Labelled({"point": "p1", "who": "bob"})
+    found = Habits(labels={"who": "ann", "machine": "m"}).with_labels(Point("p1", spec))
+    assert found.spec.labels == {"point": "p1", "who": "bob", "machine": "m"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from results.reference.pair import Pair as PlainPair
 from results.reference.withholding import explained_until_ns
 from results.rules.absences import _absences, _explained_until_ns, _Line, _lines, absences_of
 from results.rules.announcements import (
@@ -123,6 +124,19 @@ def test_a_lost_stream_of_a_broker_excuses_all_sources() -> None:
     assert found == [
         (("r", "s1/1", "p1/0"), "b1/7", 9), (("r", "s1/1", "p1/1"), "b1/7", NEVER_NS),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("late_ns", [-1, 0, 1])
+def test_a_lost_stream_excuses_what_may_be_sent_when_it_is_announced(late_ns: int) -> None:
+    """Two clocks differ by at most 3 ns; the rule on Spark has the same bound, included."""
+    gap, row = (
+        Gap("b1/7", 1, 1, 1, STATE_LOST, 0, 6),
+        SimpleNamespace(key=(1, 1), sent_ns=9 + late_ns),
+    )
+    pair: Any = SimpleNamespace(
+        promises=Promises(losses_from_ns=5), source=SimpleNamespace(committed=[row]), error_ns=3
+    )
+    assert PlainPair._find_last_lost(pair, gap) == ((1, 1) if late_ns <= 0 else None)
 
 
 def test_a_range_in_gaps_is_of_the_named_reasons() -> None:

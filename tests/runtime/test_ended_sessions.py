@@ -126,6 +126,12 @@ async def test_only_a_client_is_evicted_for_reading_nothing(is_client: bool) -> 
         assert b0.links.counters["slow_consumers"] == is_client
         left = [each for each in b0.of(MessageReceived) if isinstance(each.message, Detach)]
         assert len(left) == is_client
+        if is_client:
+            refusals = []
+            for _ in range(3):
+                again = await raw_peer(net, client_hello("deaf", "d", 1, 1))
+                refusals.append(isinstance(await answer(again.stream), Farewell))
+            assert refusals == [True, False, False], "the client is notified once"
 
 
 @in_virtual_time

@@ -30,12 +30,14 @@ def test_a_line_without_room_is_left_out_and_counted(
         log.record("session_lost", {})
         log.sample({"queued": 1})
     log.record("stopping", {})
+    log.record("stopped", {})
     log.sample({"queued": 2})
     log.close()
     assert rows(tmp_path / "events.jsonl") == [
         {"event": "started"},
         {"event": "lines_left_out", "lines": 2},
         {"event": "stopping"},
+        {"event": "stopped"},
     ]
     assert rows(tmp_path / "stats.jsonl") == [{"queued": 2}]
 

@@ -119,3 +119,19 @@ def test_a_joined_broker_is_dialled_and_a_departed_one_is_not_missing() -> None:
     probes = tried(around, 1, 2, happens=changes)
     assert probes.missing() == {1: NOBODY}
     assert times(around, 3) == [5]
+
+
+def test_peers_that_are_missing_later_are_dialled_as_often_as_the_first_ones() -> None:
+    """Waits have grown while the first peer was missing."""
+    around = Around()
+
+    def happens(second: float, probes: PeerProbes) -> None:
+        if second == 9:
+            around.up.add(1)
+            probes.on_reached(1)
+        if second == 10:
+            probes.keep([1, 2])
+
+    tried(around, 1, happens=happens)
+    later = times(around, 2)
+    assert [round(when - later[0], 2) for when in later][:4] == [0, 0.25, 0.75, 1.75]

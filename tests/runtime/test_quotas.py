@@ -15,6 +15,10 @@ def test_a_client_waits_while_it_is_ahead_by_more_than_a_second() -> None:
     assert rate.has_to_wait(CLIENT, 0)
     assert rate.clients_within_rate(0) == []
     assert rate.clients_within_rate(SECOND_NS) == [CLIENT]
+    rate.sent(CLIENT, 10, SECOND_NS)
+    assert rate.has_to_wait(CLIENT, SECOND_NS), "its earlier publications count"
+    assert rate.clients_within_rate(3 * SECOND_NS) == [CLIENT]
+    assert rate.clients_within_rate(3 * SECOND_NS) == []
 
 
 def test_a_client_that_was_silent_is_limited_like_a_new_one() -> None:

@@ -310,7 +310,8 @@ class AssignedOwners:
     def on_located(self, peer: Peer, message: Located) -> None:
         """See HashedOwners: the arbiter's owner of a topic in doubt counts in any generation.
 
-        The generation on disk stays, since it never decreases.
+        The generation on disk stays, since it never decreases. A later owner that is not durable
+        yet has settled the doubt.
         """
         self._changes.check(peer, message.owners)
         doubted = self.requests.doubted
@@ -325,6 +326,7 @@ class AssignedOwners:
                 owner._replace(generation=max(owner.generation, self._generation(owner)))
                 for owner in settled
                 if self.table.of(owner.topic) != owner.server
+                and owner.topic not in self._changes.choosing
             ]
         )
         self.requests.answer(message.server, was_awaited=before)

@@ -39,6 +39,7 @@ from brokerd.protocols.interface import (
     Event,
     LogEnds,
     MessageReceived,
+    OpenFailed,
     Read,
     RecordsRead,
     Send,
@@ -381,3 +382,20 @@ def test_a_session_that_began_and_ended_during_a_restoration_is_not_seen_by_the_
     sessions = [each.session for each in seen if isinstance(each, SessionEstablished)]
     assert sessions == [2]
     assert [each.session for each in seen if isinstance(each, MessageReceived)] == [2]
+
+
+def test_a_write_of_a_majority_of_five_disks_is_on_two_replicas() -> None:
+    state = ReplicatedState(OWNER, (1, 2, 3, 4), 5)
+    for peer, position, confirmed in ((3, 9, 0), (1, 4, 4), (2, 7, 7), (4, 8, 8)):
+        state.held[peer] = position
+        assert state.confirmed() == confirmed
+
+
+def test_the_rows_of_a_restored_state_have_the_places_of_its_logs() -> None:
+    """The core's first record has another index on the disk, also after a restart."""
+    owner, _ = started_owner()
+    owner.restoration = Restoration(3, source=1, logs={"matches": LogEnds(41, 45)}, lineage=6)
+    owner._write_restored()
+    (commit,) = [each for each in owner.handle(OpenFailed(2, "down"), 0) if type(each) is Commit]
+    rows = {change.key: change.value for change in commit.changes}
+    assert (rows["offset.matches"], rows["lineages"]) == (40, [0, 6])

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from brokerd.model.predicate import Predicate
+from brokerd.model.predicate import EVERYTHING, Predicate
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.filter_table import FilterTable
@@ -162,3 +162,26 @@ def test_one_write_of_versions_is_under_way_and_removals_need_none() -> None:
     side.outcomes.clear()
     side.receives_from(2, FilterChange(FilterVersion(2, 1, 7), (), (1,)))
     assert not [each for each in side.outcomes if isinstance(each, FilterWrite)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_filter_after_changes_equals_a_new_filter_with_the_same_predicates(seed: int) -> None:
+    random, used = Random(seed), Side(0).table
+    kept: dict[int, Predicate] = {}
+    used.replace(FilterVersion(1, 1, 1), {})
+    used.replace(FilterVersion(2, 1, 1), {})
+    for version in range(2, 40):
+        removed = [number for number in kept if random.random() < 0.4]
+        added = {
+            number: random.choice([EVERYTHING, wanted(number)])
+            for number in range(4)
+            if (number not in kept or number in removed) and random.random() < 0.4
+        }
+        kept = {number: each for number, each in kept.items() if number not in removed} | added
+        used.change(FilterVersion(2, 1, version), added, removed)
+        new = Side(0).table
+        new.replace(FilterVersion(1, 1, 1), {})
+        new.replace(FilterVersion(2, 1, version), kept)
+        for cell in range(3):
+            assert used.wants_all(cell) == new.wants_all(cell)
+            assert used.wants_any(cell) == new.wants_any(cell)

@@ -1,15 +1,23 @@
 """The wait for a server that has answered equals the wait for a new server."""
 
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from brokerd.protocols.interface import Send
-from brokerd.protocols.multi_proxy.messages import Follow
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.interface import Commit, Send
+from brokerd.protocols.multi_proxy.messages import Follow, Locate, Located, Owner, Stored
+from brokerd.protocols.multi_proxy.owners import OwnerChanges, OwnerRequests
+from brokerd.protocols.multi_proxy.ownership import AssignedOwners, PaperOwners
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.publishes import Publishes
 from brokerd.protocols.multi_proxy.routes import UNANSWERED, ServerRoutes
+from brokerd.protocols.multi_proxy.state import OwnerTable
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.event_machine import Durability, EventMachine
 
 HOME, SERVER, PROXIES = 5, 2, (0, 1)
 TIMEOUT_NS, LIMIT_NS = 100, 1_500
@@ -97,3 +105,124 @@ def test_a_wait_that_an_answer_has_ended_is_no_silence() -> None:
         assert len(asking.machine.effects) == before, "nothing is repeated"
     asking.request()
     assert asking.waits(1)[0][0] == TIMEOUT_NS
+
+
+class Routes:
+    """The routes of an access broker, with the messages to servers."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def on_answer(self, server: int, kind: type, *, wholly: bool = True) -> None:
+        pass
+
+
+class Publisher:
+    """An access broker with publications to topics whose owners change."""
+
+    def __init__(self, table: OwnerTable) -> None:
+        routes: Any = Routes()
+        self.table = table
+        self.publishes = Publishes(HOME, EventMachine(), self.table, routes)
+        self.source = SourceId(HOME, 0, 1)
+        self.publishes.add_publisher(self.source, 0)
+        self.sequence = 0
+
+    def put(self, topic: int) -> None:
+        self.sequence += 1
+        numbers = range(self.sequence, self.sequence + 1)
+        run = PublicationRun(self.source, numbers, (b"a",), b"\0", 0, ())
+        assert {*self.publishes.put(self.source, [(topic, run)])} <= {topic}
+
+    def move(self, topic: int, server: int) -> None:
+        if (before := self.table.known.pop(topic, None)) is not None:
+            self.publishes.forget_owners({topic: before})
+        self.table.known[topic] = server
+        self.publishes.on_owners((topic,))
+
+    def store(self, topic: int, through: int) -> None:
+        if (server := self.table.of(topic)) is not None:
+            message = Stored(server, HOME, topic, self.source, through)
+            assert [*self.publishes.on_stored(server, message)] in ([], [self.source])
+
+    def unanswered(self) -> dict[int, int]:
+        """Count the requests that each server has not answered."""
+        found = dict.fromkeys(range(3), 0)
+        for topic, chain in self.publishes._sources[self.source].chains.items():
+            if (server := self.table.of(topic)) is not None:
+                found[server] += len(chain)
+        return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_unanswered_requests_are_counted_again_after_each_change_of_owners(seed: int) -> None:
+    random, home = Random(seed), Publisher(OwnerTable({}, may_change=True))
+    for _ in range(60):
+        topic = random.randrange(3)
+        match random.randrange(4):
+            case 0:
+                home.move(topic, random.randrange(3))
+            case 1:
+                home.store(topic, random.randint(0, home.sequence))
+            case _:
+                home.put(topic)
+        for server, count in home.unanswered().items():
+            assert home.publishes._server(server).unanswered == count
+
+
+def test_owners_that_a_former_proxy_was_asked_for_are_asked_of_the_next_one() -> None:
+    routes: Any = Routes()
+    table = OwnerTable({}, may_change=True)
+    home = Publisher(table)
+    requests = OwnerRequests(HOME, (0, 1), table, routes, home.publishes)
+    nothing: Any = None
+    owners = PaperOwners(2, table, requests, home.publishes, nothing)
+    owners.on_routes(7)
+    owners.seek(requests.wait([1], lambda: None))
+    asked = [*routes.sent]
+    assert asked == [Locate(1, HOME, (1,))]
+    for times, proxy in enumerate((8, 7, 7), 1):
+        owners.on_routes(proxy)
+        assert routes.sent == asked * (1 + min(times, 2))
+
+
+class Assigned:
+    """An access broker that follows owners in generations, and a disk that is slow."""
+
+    def __init__(self) -> None:
+        routes: Any = Routes()
+        self.machine = EventMachine()
+        self.table = OwnerTable({0: 1}, may_change=True, are_in_turn=True)
+        self.table.generations[0] = 1
+        home = Publisher(self.table)
+        requests = OwnerRequests(HOME, (9,), self.table, routes, home.publishes)
+        fetches: Any = SimpleNamespace(move=lambda *_: None)
+        names = {1: "s1", 2: "s2", 3: "s3"}
+        disk = Durability(self.machine)
+        changes = OwnerChanges(names, 1, disk, self.table, requests, home.publishes, fetches)
+        self.owners = AssignedOwners(3, self.table, requests, changes)
+        self.disk = disk
+
+    def write(self) -> list[int]:
+        """Make all commits durable in order; return the generations of their rows."""
+        commits = [each for each in self.machine.effects if isinstance(each, Commit)]
+        self.machine.effects.clear()
+        for each in commits:
+            assert each.token is not None
+            self.disk.on_persisted(each.token)
+        return [change.value[1] for each in commits for change in each.changes]
+
+
+def test_an_arbiter_that_answers_late_does_not_undo_a_later_owner() -> None:
+    """The answer to a doubt arrives while the later owner is on its way to the disk."""
+    home = Assigned()
+    home.owners.learn(2, [Owner(0, 2, 1)])
+    assert home.owners.requests.doubted
+    home.owners.learn(3, [Owner(0, 3, 2)])
+    home.owners.on_located(9, Located(9, HOME, (Owner(0, 2, 1),)))
+    assert home.write() == [2]
+    assert (home.table.known, home.table.generations) == ({0: 3}, {0: 2})
+    assert not home.owners.requests.doubted

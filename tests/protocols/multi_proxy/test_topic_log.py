@@ -11,6 +11,7 @@ from brokerd.model.identity import SourceId
 from brokerd.model.losses import has_marker, last_lost_position, lost_range
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Append, Chop, Commit, LogEnds, Read, RecordsRead
+from brokerd.protocols.multi_proxy.retention import Topic
 from brokerd.protocols.multi_proxy.state import LOG, Part
 from brokerd.protocols.multi_proxy.topic_log import PlacedRun, TopicLog
 from brokerd.protocols.parts.event_machine import Durability, EventMachine
@@ -279,3 +280,37 @@ def test_the_oldest_records_are_released_first_and_the_newest_stays() -> None:
     disk.log.topic(0).is_frozen = False
     disk.log.topic(0).is_here = False
     assert found(0) == []
+
+
+@pytest.mark.parametrize("sequence", [4, 7])
+def test_a_durable_number_of_a_source_never_decreases(sequence: int) -> None:
+    """A topic returns from a server that has an earlier number, which is written all the same."""
+    disk = Disk()
+    disk.put(0, 0, published(SOURCES[0], 1, 5))
+    disk.write()
+    for through in (sequence, 2):
+        disk.durability.commit(disk.log.put_through(0, {SOURCES[0]: through}), lambda: None)
+    disk.write()
+    assert disk.log.topic(0).stored[SOURCES[0]] == max(5, sequence)
+    disk.log.release(disk.log.topic(0), 5)
+    check_restart(disk)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_old_publications_of_a_topic_are_those_of_a_plain_list(seed: int) -> None:
+    random, topic = Random(seed), Topic(Part(1, 0))
+    kept: list[tuple[int, int]] = []
+    for now_ns in range(40):
+        if random.random() < 0.6:
+            count = random.randint(1, 4)
+            positions = range(topic.durable + 1, topic.durable + 1 + count)
+            topic.retain(
+                PublicationRun(SOURCES[0], positions, (b"a",), bytes(count), 0, ()), now_ns
+            )
+            kept.append((positions[-1], now_ns))
+        else:
+            topic.release(random.randint(topic.released, topic.durable))
+        kept = [each for each in kept if each[0] > topic.released]
+        for before_ns in range(-1, now_ns + 2):
+            old = [last for last, since_ns in kept if since_ns <= before_ns]
+            assert topic.old_through(before_ns) == max(old, default=topic.released)
