@@ -290,7 +290,7 @@ class ReplicatedCore(CoreWrapper):
         }
         folder, of_core = rows.get(LINEAGES, (0, 0))
         lineage = of_core if folder == event.lineage else event.lineage
-        recovered, logs = event.recovered, self._core_logs()
+        recovered, logs = event.recovered, _core_logs(event.logs, self._offsets)
         if RESTORING in rows:  # the operator accepts the loss, since too few replicas have answered
             recovered = {}
             logs = {name: LogEnds(ends.first, ends.first) for name, ends in logs.items()}
@@ -308,15 +308,6 @@ class ReplicatedCore(CoreWrapper):
         """Return the removal of all records of the core that the disk had at the start."""
         logs = self._started.logs.items()
         return [Truncate(name, ends.first) for name, ends in logs if name != COPIES]
-
-    def _core_logs(self) -> dict[str, LogEnds]:
-        """Return the ends of the core's logs at the start, with the core's indices."""
-        found = {}
-        for name, ends in self._started.logs.items():
-            if name != COPIES:
-                offset = self._offsets.get(name, 0)
-                found[name] = LogEnds(ends.first + offset, ends.next + offset)
-        return found
 
     def _begin(
         self,
@@ -627,6 +618,16 @@ class ReplicatedCore(CoreWrapper):
         assert self.state is not None, "restored without a state to copy"
         self._stated |= restoration.answers
         self._fill_stated()
+
+
+def _core_logs(logs: Mapping[str, LogEnds], offsets: Mapping[str, int]) -> dict[str, LogEnds]:
+    """Return the ends of the core's logs at the start, with the core's indices."""
+    found = {}
+    for name, ends in logs.items():
+        if name != COPIES:
+            offset = offsets.get(name, 0)
+            found[name] = LogEnds(ends.first + offset, ends.next + offset)
+    return found
 
 
 def _session_of(event: Event) -> tuple[Peer, int] | None:
