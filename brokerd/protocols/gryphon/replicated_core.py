@@ -302,12 +302,7 @@ class ReplicatedCore(CoreWrapper):
         tables, known = self.core.persistent.tables, self._started.recovered
         changes = [Change(table, key, None) for table in tables for key in known.get(table, {})]
         changes.append(Change(REPLICATION, RESTORING, None))
-        return [Commit(tuple(changes), None), *self._truncate()]
-
-    def _truncate(self) -> list[Effect]:
-        """Return the removal of all records of the core that the disk had at the start."""
-        logs = self._started.logs.items()
-        return [Truncate(name, ends.first) for name, ends in logs if name != COPIES]
+        return [Commit(tuple(changes), None), *_truncate(self._started.logs)]
 
     def _begin(
         self,
@@ -552,7 +547,7 @@ class ReplicatedCore(CoreWrapper):
     def _request(self, source: BrokerNumber, session: _Session, term: int) -> None:
         """Request a copy, once the disk is marked as incomplete."""
         if self._sessions.get(source) == session:
-            self._effects += self._truncate()
+            self._effects += _truncate(self._started.logs)
             self._send(source, CopyRequest(term))
 
     def _on_restored(self, peer: BrokerNumber, message: CopyWrites) -> None:
@@ -618,6 +613,11 @@ class ReplicatedCore(CoreWrapper):
         assert self.state is not None, "restored without a state to copy"
         self._stated |= restoration.answers
         self._fill_stated()
+
+
+def _truncate(logs: Mapping[str, LogEnds]) -> list[Effect]:
+    """Return the removal of all records of the core that the disk had at the start."""
+    return [Truncate(name, ends.first) for name, ends in logs.items() if name != COPIES]
 
 
 def _core_logs(logs: Mapping[str, LogEnds], offsets: Mapping[str, int]) -> dict[str, LogEnds]:
