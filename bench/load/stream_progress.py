@@ -1,12 +1,8 @@
-"""Progress of one subscription with one source, and gaps in its received numbers.
+"""Progress of one subscription with one source, in constant memory.
 
-Gaps in the received numbers of a stream, in 16 bytes per gap.
-
-The progress of one subscription with one source, in constant memory.
-
-The state is the highest number, and the gaps below. A protocol that keeps publisher order leaves no
-gaps. If publications may overtake each other, gaps are many, and are filled later. Beyond the
-greatest number of gaps, counts are lower bounds.
+The state is the highest number, and the gaps below, in 16 bytes per gap. A protocol that keeps
+publisher order leaves no gaps. If publications may overtake each other, gaps are many, and are
+filled later. Beyond the greatest number of gaps, counts are lower bounds.
 
 Every number counts as published until the publisher announces its last fence. Higher numbers were
 then never sent, and publications that only such a number seemed to skip are not missing.

@@ -278,6 +278,23 @@ def take(lane: StreamProgress, sequences: Sequence[int]) -> None:
         lane.take([sequence], RunContent(array("I", [0])))
 
 
+def test_a_later_announcement_of_earlier_numbers_leaves_the_highest() -> None:
+    lane = lane_of(HOLES_KEPT)
+    lane.withhold(2, 9, "late#1.2:b-a", 1)
+    lane.withhold(4, 6, "early#1.2:b-a", 2)
+    assert lane.last_accounted() == 9
+
+
+def test_the_next_number_counts_as_withheld_if_it_was_announced() -> None:
+    lane = lane_of(HOLES_KEPT)
+    lane.withhold(2, 4, "d#1.2:b-a", 1)
+    assert [lane.take([n], RunContent(array("I", [0]))) for n in range(2, 7)] == [
+        *[False] * 3,
+        *[True] * 2,
+    ]
+    assert lane.compute_counts().withheld_delivered == 3
+
+
 def test_gaps_beyond_the_retained_number_remain_counted() -> None:
     """Every second publication is lost; evicted gaps remain in the count."""
     lane = lane_of(holes_kept=64)

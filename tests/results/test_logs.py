@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.history.records import LAYOUTS, ROW_BYTES
+from brokerd.history import records
+from brokerd.history.records import ACKS, ROW_BYTES
 from brokerd.history.writer import RecordWriter
 from results.rules.log_doubts import doubts_about_file
 from results.tables.json_files import IntegrityError, ResultsError, read_json_lines
@@ -45,9 +46,11 @@ def rehash(path: Path) -> None:
 
 def test_records_are_read_as_they_are_written() -> None:
     assert RECORD_BYTES == ROW_BYTES
-    for name, layout in LAYOUTS.items():
+    layouts = [each for each in vars(records).values() if isinstance(each, records.Layout)]
+    assert len(layouts) == len(RECORDS)
+    for layout in layouts:
         values = tuple(range(1, len(layout.columns) + 1))
-        dtype = RECORDS[name]
+        dtype = RECORDS[layout.name]
         import numpy as np
 
         (row,) = np.frombuffer(layout.row.pack(*values), dtype)
@@ -58,8 +61,8 @@ def test_records_are_read_as_they_are_written() -> None:
 def test_a_file_of_the_brokers_own_writer_is_whole(tmp_path: Path) -> None:
     folder = tmp_path / "host" / "process"
     folder.mkdir(parents=True)
-    writer = RecordWriter(folder, LAYOUTS["acks"], "run-1")
-    writer.append(LAYOUTS["acks"].row.pack(1, 5, 77, 0, 0, 1))
+    writer = RecordWriter(folder, ACKS, "run-1")
+    writer.append(ACKS.row.pack(1, 5, 77, 0, 0, 1))
     writer.flush()
     file = read_record_file(folder / "acks.rec", "run-1")
     assert (file.is_whole, file.rows) == (False, 0)

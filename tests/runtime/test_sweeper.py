@@ -37,3 +37,18 @@ async def test_each_call_happens_at_its_instant_unless_cancelled() -> None:
         ("late", 15),
         ("late", 20),
     ]
+
+
+@in_virtual_time
+async def test_a_call_after_a_rest_happens_at_its_instant() -> None:
+    sweeper = process_sweeper()
+    calls: list[int] = []
+
+    def note(now_ns: int) -> None:
+        calls.append(now_ns)
+
+    for calls_so_far in range(2):
+        assert len(calls) == calls_so_far
+        sweeper.call(note, round((trio.current_time() + 0.01) * 1_000_000_000))
+        await trio.sleep(1)
+    assert len(calls) == 2
