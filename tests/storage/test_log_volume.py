@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from brokerd.errors import LogDamaged, StorageCorrupt
 from brokerd.storage import log_groups, log_volume
+from brokerd.storage.files import DiskFiles
 from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
 from brokerd.storage.log_volume import LogVolume
 from tests.helpers.lossy_disk import LossyDisk
@@ -254,6 +255,21 @@ def test_damage_before_a_whole_group_is_no_torn_end(tmp_path):
         assert path.stat().st_size == len(whole), "nobody removes what is left of it"
 
 
+class NotedFiles(DiskFiles):
+    """Files on disk that note removals and synced folders."""
+
+    def __init__(self) -> None:
+        self.acts: list[str] = []
+
+    def remove(self, path: Path) -> None:
+        super().remove(path)
+        self.acts.append("remove")
+
+    def sync_folder(self, folder: Path) -> None:
+        super().sync_folder(folder)
+        self.acts.append(f"sync {folder.name}")
+
+
 def continued(folder: Path) -> list[int]:
     """Return the numbers of a damaged log without the damage, with one more and after a restart."""
     volume = LogVolume(folder)
@@ -286,6 +302,20 @@ def test_a_log_continues_before_damage_if_the_rest_may_be_lost(tmp_path, segment
             kept = earlier + max(0, sum(start <= place for start in starts) - 1)
             assert continued(folder) == [*range(1, kept + 2)], (path, place)
         earlier += len(starts)
+
+
+@pytest.mark.parametrize("damaged", [0, 1], ids=["first segment", "a later one"])
+def test_a_crash_does_not_bring_removed_segments_back(tmp_path, damaged):
+    folder = tmp_path / "log"
+    written(folder, *([entry(A, number)] for number in (1, 2, 3)), segment_bytes=1)
+    path = sorted(folder.glob("*.log"))[damaged]
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    files = NotedFiles()
+    volume = LogVolume(folder, files=files)
+    volume.begin(LOGS, recovering=True, drops_damage=True)
+    volume.close()
+    assert files.acts[-1] == "sync log"
+    assert "remove" in files.acts
 
 
 @pytest.mark.parametrize("kept", [(), (1,)])
