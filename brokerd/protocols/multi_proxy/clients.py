@@ -188,9 +188,12 @@ class Clients:
     def _on_subscribe(self, name: ClientId, message: Subscribe) -> None:
         """Create a subscription, or report its state; the same request again changes nothing."""
         client = self.table.requester(name, "Subscribe")
+        known = client.subscriptions.get(message.number)
+        if known is not None and self._is_replaced(known, message):
+            self._end(EndRequest(client, [known]))
+            known = None
         if not self.table.is_permitted(client, message):
             return
-        known = client.subscriptions.get(message.number)
         if known is not None:
             known.claimed = client.session
             rows = self._confirm(known)
@@ -204,6 +207,13 @@ class Clients:
         self._machine.send(name, Subscribed(local.number, "pending"))
         rows = (kept_subscription(local), *self._confirm(local))
         self._disk.commit(rows, partial(self._begin_to_follow, local))
+
+    def _is_replaced(self, local: OwnSubscription, message: Subscribe) -> bool:
+        """Return True if a client requests another subscription than an older copy has.
+
+        The one of the copy had ended before the client gave its number to another one.
+        """
+        return local.confirmed != self.table.lineage and local.predicate != message.predicate
 
     def _confirm(self, local: OwnSubscription) -> tuple[Change, ...]:
         """Return the row of the first request since an accepted loss; empty for a later one.
