@@ -119,7 +119,8 @@ def without_name(name: str, text: str) -> str:
 def describe_exit(code: int | None, number: int | None) -> str:
     """Return the end of a process: `SIGKILL`, `status 1`, or "" if neither is known."""
     if number:
-        return signal.Signals(number).name
+        names = {each.value: each.name for each in signal.Signals}
+        return names.get(number, f"signal {number}")  # a real-time signal has no name
     return "" if code is None else f"status {code}"
 
 

@@ -66,7 +66,7 @@ def describe_failure(error: OSError) -> str:
 
 
 _GROWTH_BYTES: Final = 1 << 16
-"""More than a database extends one of its files by at once."""
+"""An upper bound of the growth of a database file by one write."""
 
 
 def find_write_obstacle(paths: Sequence[Path]) -> OSError | None:

@@ -113,7 +113,8 @@ class LogVolume:
         """Return the first and next index of each log; logs of an earlier deployment are removed.
 
         The end of the last group, if a crash cut it off, was never reported durable: the end is
-        removed, and `torn_bytes` is its size. Nothing is written, so a full disk does not matter.
+        removed, and `torn_bytes` is its size. Nothing is written without `drops_damage`, so a full
+        disk does not matter.
 
         Args:
             drops_damage: True removes everything from the first damage on; see `lost_groups`.

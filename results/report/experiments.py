@@ -126,7 +126,7 @@ def write_experiment_report(
     """
     summaries = [_summary(Path(run), verdicts.get(run, ())) for run in run_dirs]
     title, lead = _heading(summaries)
-    page = text.template("experiments.html").render(
+    page = text.load_template("experiments.html").render(
         summaries=summaries,
         title=title,
         lead=lead,

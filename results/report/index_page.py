@@ -100,7 +100,7 @@ def render_index(entries: Sequence[IndexEntry], folder: Path, left_out: int = 0)
         for name in by_experiment
         if (folder / name / "report.html").is_file()
     }
-    return text.template("index.html").render(
+    return text.load_template("index.html").render(
         experiments=by_experiment,
         reports=reports,
         counts=counts,

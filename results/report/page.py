@@ -127,7 +127,7 @@ def render(
     kinds = {kind for picture in lanes if picture for kind in picture.kinds}
     apart = unpromised or {}
     several = len(summaries) + len(apart) > 1
-    return text.template("report.html").render(
+    return text.load_template("report.html").render(
         summaries=summaries,
         losing=losing,
         faulty=faulty,

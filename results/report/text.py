@@ -33,7 +33,7 @@ VIOLATIONS: Mapping[str, str] = {
 }
 
 
-def template(name: str) -> jinja2.Template:
+def load_template(name: str) -> jinja2.Template:
     """Return the template of a page; undefined names are errors, and text is made visible."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("results.report"),

@@ -319,7 +319,7 @@ DOUBTS: Mapping[str, str] = {
     "saturated": "the load generators could not hold their rate: lower the rate, free this machine "
     "of other work, or permit more lateness (thresholds, loadgen.lateness_p99)",
     "no_log": "there is no log of {who}",
-    "load_ended": "{file}: load generator {who} ended in the middle of the run, by {why}; the rest "
+    "load_ended": "{file}: load generator {who} ended in the middle of the run ({why}); the rest "
     "of its logs was never written",
     "never_started": "subscription {who} was never accepted",
     "open_log": "the log of {who} is not complete",

@@ -518,14 +518,14 @@ def _check_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder
     )
     is_each_hop = _kind(folder) in _COUNT_EACH_HOP and not _is_storing(folder)
     wanted = sum(rows.published.values()) + (forwarded if is_each_hop else 0)
-    # What was forwarded on a session that ended may never have arrived there.
+    # A publication that was forwarded on a session that ended may never have arrived there.
     is_cut = is_each_hop and any(
         line.get("broker_sessions_lost") for lines in last for line in lines
     )
-    # A protocol that promises each delivery has sent it again.
     least = sum(rows.published.values())
     if not is_cut:
         least = wanted
+    # A protocol that promises each delivery has sent it again.
     elif DEFINITIONS[str(folder.workload.get("protocol"))].promises.exactly_once:
         again = sum(int(line.get("resent_publications") or 0) for lines in last for line in lines)
         least = max(least, wanted - again)

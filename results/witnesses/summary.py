@@ -9,12 +9,12 @@ from itertools import pairwise
 from typing import Any, Final
 
 from brokerd.model.fault_verbs import ROAM
+from brokerd.text import describe_exit
 from results.rules.terms import doubt
 from results.witnesses.folder import (
     MANIFEST,
     TOPOLOGY,
     WORKLOAD,
-    Line,
     ProcessFolder,
     RunFolder,
     differ,
@@ -73,9 +73,9 @@ def _check_answers(process: ProcessFolder, rows: Rows) -> Iterator[str]:
 
 
 def _check_redeliveries(folder: RunFolder, rows: Rows) -> Iterator[str]:
-    """Yield deliveries that are marked as given again, and that nobody may have been given again.
+    """Yield deliveries that are marked as repeated, and that the protocol does not repeat.
 
-    Any protocol gives deliveries again to a consumer that has lost a session with a broker.
+    Any protocol repeats deliveries to a consumer that has lost a session with a broker.
     """
     if folder.is_foreign or protocol_promises(folder.workload, folder.topology).redelivers:
         return
@@ -160,7 +160,8 @@ def _check_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     """Yield load generators without a file that others of the role have."""
     wanted = ["exit.json", "sessions.jsonl", "stats.jsonl"]
     if process.has_ended_early:
-        why = _describe_exit(process.document("exit.json"))
+        end = process.document("exit.json")
+        why = describe_exit(end.get("exit_code"), end.get("exit_signal")) or "without a status"
         file = f"{process.place}/exit.json"
         yield doubt("load_ended", file=file, who=process.name, why=why)
     elif process.is_subscriber:
@@ -184,13 +185,6 @@ def _check_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     online = (folder.manifest.get("headline") or {}).get("online") or {}
     if any(online.values()) and process.is_subscriber and not process.has("online.json"):
         yield doubt("missing_file", file=f"{process.place}/online.json", other=MANIFEST)
-
-
-def _describe_exit(stated: Line) -> str:
-    """Return the end of a process in words."""
-    if (signal := stated.get("exit_signal")) is not None:
-        return f"signal {signal}"
-    return f"exit code {stated.get('exit_code')}"
 
 
 def _check_clients(process: ProcessFolder) -> Iterator[str]:

@@ -8,12 +8,12 @@ from bench.run.coordinator import _Experiment
 
 
 class BriefExperiment(_Experiment):
-    """A run whose parts note that they were called."""
+    """A run whose parts record their calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def _write_what_is_known(self) -> None:
+    def _write_partial_records(self) -> None:
         self.calls.append("begin")
 
     async def _prepare(self) -> None:

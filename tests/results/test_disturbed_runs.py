@@ -231,7 +231,7 @@ def test_a_broken_off_run_has_no_files_of_processes_whose_agent_is_gone(
 
 
 @pytest.mark.parametrize("state, exit_state, found", [
-    ("partial", "exited", ["ended in the middle of the run, by signal 9"]),
+    ("partial", "exited", ["ended in the middle of the run (SIGKILL)"]),
     ("partial", "stopped", ["online.json is missing"]),
     ("complete", "exited", ["online.json is missing"]),
 ])  # fmt: skip

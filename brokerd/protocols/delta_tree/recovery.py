@@ -31,10 +31,8 @@ from brokerd.protocols.interface import Change, Commit
 
 COLD_START = "cold start"
 
-
 RECOVERY = "recovery"
 """The table with the row of a first recovery."""
-
 
 COMPLETE = "complete"
 """The key of that row; the value is the lineage of the state folder at the time."""
@@ -47,7 +45,7 @@ class Recovery:
     the log of publications is read.
 
     Attributes:
-        exchanges_branches: this broker, or a neighbour, requests the subscriptions of branches.
+        exchanges_branches: this broker, or a neighbour, may need the subscriptions of branches.
     """
 
     def __init__(
@@ -126,7 +124,8 @@ class Recovery:
             ):
                 self._state.machine.send(node.broker, BranchReply(node.branch_requested))
                 node.branch_requested = 0
-        self.exchanges_branches = self._needs_branches() or any(
+        # A newcomer needs the branches once its parent has left.
+        self.exchanges_branches = not self._is_complete or any(
             node.branch_requested for node in neighbours
         )
         for node in neighbours:

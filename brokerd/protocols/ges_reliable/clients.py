@@ -110,7 +110,7 @@ class RoamingClients:
     """The clients of a broker.
 
     Args:
-        names: names of all brokers, by number.
+        names: names of brokers, by number; brokers that joined later have none.
         forwarding: the routes of messages to storages.
 
     Attributes:
@@ -264,7 +264,7 @@ class RoamingClients:
     def _on_loss_proof(self, _peer: Peer, message: LossProof) -> None:
         if not self.publishes.refuse_loss(message):
             return
-        storage = self._names[message.storage]
+        storage = self._name_of(message.storage)
         self._refuse_publisher(
             message.source,
             f"publications {message.through + 1} to {message.acknowledged} were acknowledged, and "
@@ -315,7 +315,7 @@ class RoamingClients:
         brought = client.brought.get(message.number, {})
         found = self.searches.stored_at(brought)
         if found is None and brought:
-            names = ", ".join(str(stream.broker) for stream in brought)
+            names = ", ".join(self._name_of(stream.broker) for stream in brought)
             reason = f"{client.name} was stored for at broker {names}, which is no storage any more"
             self._machine.send(client.name, Refused("subscribe", message.number, reason, False))
             return
@@ -601,6 +601,10 @@ class RoamingClients:
             if client.source == message.source and client.connected:
                 reason = older_copy(client.name, highest, message.through)
                 self._machine.send(client.name, Refused("connect", 0, reason, False))
+
+    def _name_of(self, broker: BrokerNumber) -> str:
+        """Return the name of a broker, or its number if a later topology has the name."""
+        return self._names[broker] if broker < len(self._names) else str(broker)
 
     def _refuse_publisher(self, source: SourceId, reason: str) -> None:
         for client in self.table.clients.values():

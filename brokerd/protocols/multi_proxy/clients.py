@@ -33,6 +33,7 @@ from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.publishes import Publishes
 from brokerd.protocols.multi_proxy.state import (
     BEGINS,
+    CONFIRMED,
     RESTARTED,
     Heads,
     InFlightDelivery,
@@ -129,6 +130,7 @@ class Clients:
         for local in read_subscriptions(recovered):
             client = self.table.find(local.client)
             client.subscriptions[local.number] = local
+            local.confirmed = recovered.get(CONFIRMED, {}).get(local.row, 0)
             row = recovered.get(BEGINS, {}).get(local.row)
             if row is not None:
                 local.is_restarted = local.row in recovered.get(RESTARTED, {})
@@ -186,19 +188,53 @@ class Clients:
     def _on_subscribe(self, name: ClientId, message: Subscribe) -> None:
         """Create a subscription, or report its state; the same request again changes nothing."""
         client = self.table.requester(name, "Subscribe")
+        known = client.subscriptions.get(message.number)
+        if known is not None and self._is_replaced(known, message):
+            self._end(EndRequest(client, [known]))
+            known = None
         if not self.table.is_permitted(client, message):
             return
-        known = client.subscriptions.get(message.number)
         if known is not None:
-            self._claim(client, known)
-            if known in self._deferred:
-                del self._deferred[known]
-                self._begin_to_follow(known)
+            known.claimed = client.session
+            rows = self._confirm(known)
+            resume = partial(self._resume, client, known, client.session)
+            if rows:
+                self._disk.commit(rows, resume)
+            else:
+                resume()
             return
         local = new_subscription(client, message)
         self._machine.send(name, Subscribed(local.number, "pending"))
-        on_kept = partial(self._begin_to_follow, local)
-        self._disk.commit((kept_subscription(local),), on_kept)
+        rows = (kept_subscription(local), *self._confirm(local))
+        self._disk.commit(rows, partial(self._begin_to_follow, local))
+
+    def _is_replaced(self, local: OwnSubscription, message: Subscribe) -> bool:
+        """Return True if a client requests another subscription than an older copy has.
+
+        The one of the copy had ended before the client gave its number to another one.
+        """
+        return local.confirmed != self.table.lineage and local.predicate != message.predicate
+
+    def _confirm(self, local: OwnSubscription) -> tuple[Change, ...]:
+        """Return the row of the first request since an accepted loss; empty for a later one.
+
+        A later process of a client without memory may request the subscription again, also after
+        another crash.
+        """
+        lineage = self.table.lineage
+        if local.confirmed == lineage:
+            return ()
+        local.confirmed = lineage
+        return (Change(CONFIRMED, local.row, lineage),)
+
+    def _resume(self, client: Client, local: OwnSubscription, session: int) -> None:
+        """Continue a requested subscription, unless the session has ended since."""
+        if client.session != session or local.is_over:
+            return
+        self._claim(client, local)
+        if local in self._deferred:
+            del self._deferred[local]
+            self._begin_to_follow(local)
 
     def _claim(self, client: Client, local: OwnSubscription) -> None:
         local.claimed = client.session
@@ -292,7 +328,7 @@ class Clients:
         over = request.over
         self._take_done(self.own.end(request.client, over, drain=request.drain))
         tables = (
-            (SUBSCRIPTIONS, BEGINS, SUBSCRIBER_PROGRESS, RESTARTED)
+            (SUBSCRIPTIONS, BEGINS, SUBSCRIBER_PROGRESS, RESTARTED, CONFIRMED)
             if self.table.lineage
             else (SUBSCRIPTIONS, BEGINS, SUBSCRIBER_PROGRESS)
         )

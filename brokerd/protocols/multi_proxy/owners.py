@@ -177,14 +177,18 @@ class OwnerChanges:
         self._fetches = fetches
 
     def check(self, peer: Peer, owners: Sequence[Owner]) -> None:
-        """Check that topics and servers exist.
+        """Check that topics and servers exist, and that a message names one owner of each topic.
 
         Raises:
-            RemoteProtocolError: they do not; the fault of the peer.
+            RemoteProtocolError: they do not, or it names two; the fault of the peer.
         """
-        for topic, server, _ in owners:
+        named: dict[int, Owner] = {}
+        for owner in owners:
+            topic, server, _ = owner
             if topic >= self._topics or server not in self._names:
                 raise RemoteProtocolError(peer, f"broker {server} owns topic {topic}")
+            if named.setdefault(topic, owner) != owner:
+                raise RemoteProtocolError(peer, f"two owners: {named[topic]} and {owner}")
 
     def is_new(self, topic: int) -> bool:
         """Return True for a topic without an owner, or a server that is about to be one."""
@@ -209,6 +213,7 @@ class OwnerChanges:
 
     def change(self, owners: Sequence[Owner]) -> None:
         """Use other servers for topics, once durable."""
+        owners = [*dict.fromkeys(owners)]
         self.choosing.update((owner.topic, owner.server) for owner in owners)
 
         def chosen() -> None:

@@ -316,7 +316,7 @@ class AssignedOwners:
         self._changes.check(peer, message.owners)
         doubted = self.requests.doubted
         before = self.requests.awaits(message.server)
-        settled = [owner for owner in message.owners if owner.topic in doubted]
+        settled = [owner for owner in dict.fromkeys(message.owners) if owner.topic in doubted]
         self.learn(peer, [owner for owner in message.owners if owner not in settled])
         for owner in settled:
             del doubted[owner.topic]

@@ -188,6 +188,16 @@ def test_a_newcomer_recovers_from_its_parent_alone() -> None:
     assert broker.commits == [Commit((UNWRITTEN, Change(RECOVERY, COMPLETE, 0)), None)]
 
 
+def test_a_newcomer_requests_branches_once_its_parent_has_left() -> None:
+    broker, child = Restarted(broker=9), 12
+    broker.recovery.exchange_branches()
+    assert broker.recovery.exchanges_branches
+    broker.nodes[child] = broker.node(child)
+    broker.state.neighbourhood.neighbours[9] = [child]
+    broker.recovery.exchange_branches()
+    assert broker.sent == [(child, BranchRequest(1))]
+
+
 @pytest.mark.parametrize("state", LOSSES.values(), ids=LOSSES)
 def test_a_broker_that_lost_its_disk_recovers_from_all_brokers(state: dict[str, Any]) -> None:
     broker = Restarted(**state)

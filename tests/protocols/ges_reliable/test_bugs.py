@@ -101,6 +101,9 @@ RULES = {
     "finer-storage-announces-a-loss": "a_finer_storage_announces_no_loss",
     "joined-marker-is-unpacked-whole": "a_session_joins_a_loss_marker_with_later_publications",
     "stopped-subscription-keeps-its-epochs": "a_stopped_subscription_keeps_no_epochs",
+    "later-storage-has-no-name": (
+        "a_refused_publisher_receives_the_name_of_the_storage_or_its_number"
+    ),
     "routes-outlive-links": "a_gatekeeper_fails_for_ever_and_its_subscriber_moves",
     **{bug: story.__name__ for story, bug in WAITING_STORIES.items()},
 }

@@ -27,6 +27,7 @@ from brokerd.protocols.ges_reliable.messages import (
     Fetch,
     Fetched,
     Key,
+    LossProof,
     RequestAnswer,
     Store,
     SubscriptionRequest,
@@ -545,6 +546,21 @@ def no_epoch_is_stored_that_a_crash_could_remove() -> None:
     assert row.value[2] == 3
 
 
+def a_refused_publisher_receives_the_name_of_the_storage_or_its_number() -> None:
+    """The topology of this broker may be older than the storage."""
+    for storage, name in ((FINER, f"n{FINER}"), (10, "10")):
+        home = HomeOfTwo()
+        home.clients.table.open_session("p", 1)
+        admission = home.clients.on_connect("p", Connect(True, STAY, 1, 0, ()))
+        assert admission is not None
+        home.clients.enter(admission)
+        source = home.clients.table.clients["p"].source
+        assert source is not None
+        home.receives_from(LossProof(HOME, 0, storage, source, 0, 0))
+        (refused,) = home.answers(Refused)
+        assert f"are missing at the storage {name}: " in refused.reason
+
+
 SUCCESSOR_STORIES = (
     events_of_the_root_are_not_delivered_by_the_successor,
     later_events_are_delivered_by_the_successor_only,
@@ -575,6 +591,7 @@ SUCCESSOR_STORIES = (
     successors_survive_a_restart,
     a_client_may_be_ahead_of_its_finer_storage,
     no_epoch_is_stored_that_a_crash_could_remove,
+    a_refused_publisher_receives_the_name_of_the_storage_or_its_number,
 )
 
 

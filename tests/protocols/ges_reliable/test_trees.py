@@ -199,7 +199,7 @@ def a_client_of_a_storage_outside_the_topology_is_refused() -> None:
     searches.storages = tuple(each for each in searches.storages if TREES.brokers[each] != "f")
     client = trees.subscription.client
     trees.cluster.transfers.reattach(client.name, "y")
-    said = "was stored for at broker 2, which is no storage any more', retry=False"
+    said = "was stored for at broker f, which is no storage any more', retry=False"
     with pytest.raises(InvariantViolated, match=said):
         trees.cluster.run_for(3)
 

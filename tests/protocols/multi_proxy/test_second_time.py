@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Commit, Send
@@ -226,3 +227,22 @@ def test_an_arbiter_that_answers_late_does_not_undo_a_later_owner() -> None:
     assert home.write() == [2]
     assert (home.table.known, home.table.generations) == ({0: 3}, {0: 2})
     assert not home.owners.requests.doubted
+
+
+def test_a_message_with_two_owners_of_a_topic_is_refused() -> None:
+    home = Assigned()
+    with pytest.raises(RemoteProtocolError, match="two owners"):
+        home.owners.learn(3, [Owner(0, 2, 2), Owner(0, 3, 3)])
+    assert home.write() == []
+    assert home.table.known == {0: 1}
+
+
+def test_a_message_may_repeat_the_owner_of_a_topic() -> None:
+    home = Assigned()
+    home.owners.learn(2, [Owner(0, 2, 2)] * 2)
+    assert home.write() == [2]
+    home.owners.learn(3, [Owner(0, 3, 2)])
+    assert home.owners.requests.doubted
+    home.owners.on_located(9, Located(9, HOME, (Owner(0, 3, 2),) * 2))
+    assert home.write() == [2]
+    assert (home.table.known, home.owners.requests.doubted) == ({0: 3}, {})

@@ -137,7 +137,7 @@ class TrafficChecks(ProtocolChecks):
         return ()
 
     def _has_resumed(self, broker: BrokerView) -> bool:
-        """Return whether the broker has handled the events that waited for its log in this step."""
+        """Return True if the broker handled the events that waited for its log in this step."""
         was_reading = self._is_reading[broker.number]
         self._is_reading[broker.number] = is_reading = gryphon_of(broker.protocol).is_reading
         return was_reading and not is_reading
