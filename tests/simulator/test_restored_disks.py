@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
-from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
+from brokerd.protocols.parts.clients.restored_subscriptions import RestoredSubscriptions
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.sessions.state_marks import StateLedger
 from brokerd.simulator.checks.protocol_checks import planning_of
@@ -344,7 +344,26 @@ RESTORED_HOME = (
 
 def test_a_server_keeps_lost_records_for_a_restored_subscription() -> None:
     """Seed 73000119: the server has no end of the access broker's subscription to wait for."""
-    accepted(RESTORED_HOME.replace("at 4 pub", "at 3 unsubscribe s1-e2 1\nat 4 pub"))
+    accepted(RESTORED_HOME.replace("at 4 pub", "at 3 detach s1-e2\nat 4 pub"))
+
+
+def test_a_restored_subscription_gives_way_to_a_later_one_of_its_number() -> None:
+    """Since the copy, another process has requested another predicate under the number."""
+    later = "at 3 unsubscribe s1-e2 1\nat 3.2 forget s1-e2 0\nat 3.2 subscribe s1-e2 price >= 20"
+    counters = accepted(RESTORED_HOME.replace("at 4 pub", f"{later}\nat 4 pub"))
+    assert counters["deliveries"] == 4
+
+
+def test_a_client_without_memory_does_not_continue_a_restored_subscription() -> None:
+    """Of its two topics, the broker followed one for another client, and not the other."""
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e2").replace("HOW", "copy")
+    text = text.replace("s1-e2 kind = 'a'", "s1-e2 true\nat 0.2 subscribe s2-e2 kind = 'b'")
+    text = text.replace("kind\nchance", "kind client_linger_ns=1000000000000000\nchance")
+    text = text.replace("failed=1", "failed=2").replace("a,40,3", "b,40,3")
+    ended = "at 3 unsubscribe s1-e2 1\nat 3.2 fault client_away s2-e2 then 9"
+    again = "at 7.5 forget s1-e2 0\nat 7.5 subscribe s1-e2 true"
+    text = text.replace("at 4 pub", f"{ended}\nat 4 pub").replace("at 8 pub", f"{again}\nat 8 pub")
+    assert accepted(text)["deliveries"] == 7
 
 
 def test_a_client_that_states_another_subscription_ends_a_restored_one(
@@ -353,7 +372,7 @@ def test_a_client_that_states_another_subscription_ends_a_restored_one(
     text = RESTORED_HOME.replace("at 1 pub", "at 0.2 subscribe s1-e2 kind = 'b'\nat 1 pub")
     text = text.replace("at 4 pub", "at 3 unsubscribe s1-e2 1\nat 4 pub")
     accepted(text)
-    monkeypatch.setattr(OwnSubscriptions, "unstated", lambda *_: [])
+    monkeypatch.setattr(RestoredSubscriptions, "list_unstated", lambda *_: [])
     report = PlanRun(read_plan(text)).report(-1, "")
     assert "has 2 subscriptions of its clients, which requested 1" in report.describe()
 
@@ -411,11 +430,19 @@ def test_a_client_without_other_subscriptions_leaves_a_restored_one(protocol: st
     assert report.counters["fault_restored"] == 1
 
 
+BUNDLE = """
+brokers b1 b2
+overlay cells {"bundles": [["b1", "b2"]], "members": {}}
+"""
+SIDES = """
+brokers b1 b2 x1 s1
+overlay bipartite {"edges": ["b1", "b2"], "proxies": ["x1"], "servers": ["s1"]}
+"""
+
 ONE_BY_ONE = """
 simulation timed
 protocol PROTOCOL
-brokers b1 b2
-overlay cells {"bundles": [["b1", "b2"]], "members": {}}
+OVERLAY
 limits failed=1 links=1
 core client_linger_ns=1000000000000000
 chance 1
@@ -424,6 +451,7 @@ publisher p1-b1
 at 0.1 subscribe s1-b1 true
 at 0.2 subscribe s1-b1 price >= 70
 at 2 fault restored b1 copy then 3 4
+at 2.5 subscribe s2-b1 kind = 'e'
 at 2.6 publish p1-b1 d,80,8
 at 6 forget s1-b1 1
 at 7 fault kill b1 then 8
@@ -436,10 +464,12 @@ end 14
 """Both subscriptions were requested after the loss; the next process requests one of them later."""
 
 
-@pytest.mark.parametrize("protocol", ["gryphon", "durable"])
+@pytest.mark.parametrize("protocol", ["gryphon", "durable", "multi_proxy"])
 def test_a_client_without_memory_may_request_one_subscription_later(protocol: str) -> None:
     """The broker crashes in between, and the client states only the first one."""
-    report = PlanRun(read_plan(ONE_BY_ONE.replace("PROTOCOL", protocol))).report(-1, "")
+    overlay = SIDES if protocol == "multi_proxy" else BUNDLE
+    text = ONE_BY_ONE.replace("PROTOCOL", protocol).replace("OVERLAY", overlay.strip())
+    report = PlanRun(read_plan(text)).report(-1, "")
     assert not report.violations, report.describe()
     assert (report.counters["losses_accepted"], report.counters["deliveries"]) == (1, 6)
 

@@ -30,12 +30,8 @@ from brokerd.protocols.gryphon.drains import Drains
 from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends, Step
-from brokerd.protocols.gryphon.restored_subscriptions import (
-    RestoredSubscriptions,
-    confirmed_subscription,
-)
 from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.state import BEGINS, CONFIRMED, NOT_BEGUN, RESTARTED
+from brokerd.protocols.gryphon.state import BEGINS, NOT_BEGUN, RESTARTED
 from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams
 from brokerd.protocols.interface import Change, Started
 from brokerd.protocols.parts.clients.own_subscriptions import (
@@ -50,6 +46,11 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
     read_subscriptions,
 )
 from brokerd.protocols.parts.clients.progress import SUBSCRIBER_PROGRESS
+from brokerd.protocols.parts.clients.restored_subscriptions import (
+    CONFIRMED,
+    RestoredSubscriptions,
+    confirmed_subscription,
+)
 from brokerd.protocols.parts.clients.table import Admission, ClientTable
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -177,7 +178,7 @@ class Clients:
         self._own_filter = own_filter
         self._final: dict[StreamId, int] = {}
         self._proofs: dict[OwnSubscription, dict[StreamId, int]] = {}
-        self._restored = RestoredSubscriptions()
+        self._restored = RestoredSubscriptions(machine)
 
     def handlers(self) -> dict[type, MessageHandler]:
         """See HostedClients."""
@@ -270,18 +271,12 @@ class Clients:
         client, message = admission.client, admission.message
         self._resume(client, message)
         if over := self._restored.list_unstated(client, message):
-            about = {"client": client.name, "subscriptions": len(over)}
-            self._machine.record("subscriptions_revoked", **about)
             self._end(EndRequest(client, over))
-        whole = [each.number for each in client.subscriptions.values() if self._is_whole(each)]
-        self.table.recall_lost(client, message, whole)
+        self.table.recall_lost(client, message, self._restored.list_whole(client))
         lost = self.table.lost_publications(message, self._durable(message.source))
         if lost is not None:
             self._core.publish(lost, lambda: None)
         self._requests.enter(client)
-
-    def _is_whole(self, local: OwnSubscription) -> bool:
-        return local.is_whole and not self._restored.is_doubtful(local)
 
     def _resume(self, client: Client, message: Connect) -> None:
         """Take a client's positions; a client behind the beginning has not taken the gap before."""
@@ -350,9 +345,7 @@ class Clients:
     def _on_confirmed(self, client: Client, local: OwnSubscription, session: int) -> None:
         if local.is_over:
             return
-        self._restored.drop(local)
-        if local.is_whole:
-            client.lost_positions.pop(local.number, None)
+        self._restored.confirm(client, local)
         if client.connected and client.session == session:
             self._claim(client, local)
 

@@ -9,6 +9,7 @@ from brokerd.protocols.gryphon.routes import Cell
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.parts.clients.progress import SUBSCRIBER_PROGRESS
+from brokerd.protocols.parts.clients.restored_subscriptions import CONFIRMED
 from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
 
 RELEASED: Final = "released"
@@ -21,8 +22,6 @@ BEGINS: Final = "begins"
 """Per started subscription, the ticks behind which it begins in the streams of other brokers."""
 RESTARTED: Final = "restarted"
 """Per subscription that this broker had lost, the ends of its gaps, until its client has them."""
-CONFIRMED: Final = "confirmed"
-"""Per subscription, the lineage of this broker in which its client has confirmed it."""
 NOT_BEGUN: Final[list[list[int]]] = []
 """The row of a lost subscription that has not begun again."""
 FILTERED: Final = "filtered"

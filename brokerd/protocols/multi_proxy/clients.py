@@ -33,7 +33,6 @@ from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.publishes import Publishes
 from brokerd.protocols.multi_proxy.state import (
     BEGINS,
-    CONFIRMED,
     RESTARTED,
     Heads,
     InFlightDelivery,
@@ -52,6 +51,11 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
     read_subscriptions,
 )
 from brokerd.protocols.parts.clients.progress import SUBSCRIBER_PROGRESS
+from brokerd.protocols.parts.clients.restored_subscriptions import (
+    CONFIRMED,
+    RestoredSubscriptions,
+    confirmed_subscription,
+)
 from brokerd.protocols.parts.clients.table import Admission, ClientTable
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -100,6 +104,7 @@ class Clients:
         self._followed: dict[OwnSubscription, tuple[int, ...]] = {}
         self._deferred: dict[OwnSubscription, None] = {}
         self._departing: dict[ClientId, Heads] = {}
+        self._restored = RestoredSubscriptions(machine)
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of clients' messages by type."""
@@ -130,7 +135,7 @@ class Clients:
         for local in read_subscriptions(recovered):
             client = self.table.find(local.client)
             client.subscriptions[local.number] = local
-            local.confirmed = recovered.get(CONFIRMED, {}).get(local.row, 0)
+            self._restored.recover(local, recovered, self.table.lineage)
             row = recovered.get(BEGINS, {}).get(local.row)
             if row is not None:
                 local.is_restarted = local.row in recovered.get(RESTARTED, {})
@@ -158,10 +163,9 @@ class Clients:
         self.table.withdraw(self.own.resume(client, message))
         if client.source is not None:
             self._publishes.add_publisher(client.source, message.next_sequence - 1)
-        lineage = self.table.lineage
-        if lineage and message.resume and (over := self.own.unstated(client, message, lineage)):
+        if over := self._restored.list_unstated(client, message):
             self._end(EndRequest(client, over))
-        self._requests.recall_lost(client, message)
+        self.table.recall_lost(client, message, self._restored.list_whole(client))
         self._requests.enter(client)
 
     def on_lost(self, name: ClientId, session: int) -> None:
@@ -179,7 +183,10 @@ class Clients:
     def linger_over(self, name: ClientId) -> None:
         """End the subscriptions that a client has not requested in time."""
         client = self.table.clients[name]
-        self._end(self._requests.unrequested(client))
+        request = self._requests.unrequested(client)
+        is_requested = self._restored.is_requested
+        over = [local for local in request.over if not is_requested(local, client.session)]
+        self._end(EndRequest(client, over))
         if not client.session:
             self._requests.forget(name)
 
@@ -189,52 +196,36 @@ class Clients:
         """Create a subscription, or report its state; the same request again changes nothing."""
         client = self.table.requester(name, "Subscribe")
         known = client.subscriptions.get(message.number)
-        if known is not None and self._is_replaced(known, message):
+        if known is not None and self._restored.is_replaced(known, message):
             self._end(EndRequest(client, [known]))
             known = None
         if not self.table.is_permitted(client, message):
             return
+        if known is not None and self._restored.is_doubtful(known):
+            self._confirm(client, known)
+            return
         if known is not None:
-            known.claimed = client.session
-            rows = self._confirm(known)
-            resume = partial(self._resume, client, known, client.session)
-            if rows:
-                self._disk.commit(rows, resume)
-            else:
-                resume()
+            self._claim(client, known)
             return
         local = new_subscription(client, message)
         self._machine.send(name, Subscribed(local.number, "pending"))
-        rows = (kept_subscription(local), *self._confirm(local))
+        rows = [kept_subscription(local)]
+        if self.table.lineage:
+            rows.append(confirmed_subscription(local, self.table.lineage))
         self._disk.commit(rows, partial(self._begin_to_follow, local))
 
-    def _is_replaced(self, local: OwnSubscription, message: Subscribe) -> bool:
-        """Return True if a client requests another subscription than an older copy has.
+    def _confirm(self, client: Client, local: OwnSubscription) -> None:
+        """Continue a subscription of an older copy once its confirmation is on disk."""
+        session = client.session
+        row = self._restored.request(local, session, self.table.lineage)
+        self._disk.commit((row,), partial(self._on_confirmed, client, local, session))
 
-        The one of the copy had ended before the client gave its number to another one.
-        """
-        return local.confirmed != self.table.lineage and local.predicate != message.predicate
-
-    def _confirm(self, local: OwnSubscription) -> tuple[Change, ...]:
-        """Return the row of the first request since an accepted loss; empty for a later one.
-
-        A later process of a client without memory may request the subscription again, also after
-        another crash.
-        """
-        lineage = self.table.lineage
-        if local.confirmed == lineage:
-            return ()
-        local.confirmed = lineage
-        return (Change(CONFIRMED, local.row, lineage),)
-
-    def _resume(self, client: Client, local: OwnSubscription, session: int) -> None:
-        """Continue a requested subscription, unless the session has ended since."""
-        if client.session != session or local.is_over:
+    def _on_confirmed(self, client: Client, local: OwnSubscription, session: int) -> None:
+        if local.is_over:
             return
-        self._claim(client, local)
-        if local in self._deferred:
-            del self._deferred[local]
-            self._begin_to_follow(local)
+        self._restored.confirm(client, local)
+        if client.connected and client.session == session:
+            self._claim(client, local)
 
     def _claim(self, client: Client, local: OwnSubscription) -> None:
         local.claimed = client.session
@@ -244,6 +235,9 @@ class Clients:
             gaps = [*self.table.gaps_of_lost(client, local.number, local.begins_after)]
             begins_after = [each for each in local.begins_after.items() if each[1]]
             self._take_done(self.own.claim(client, local, begins_after, gaps))
+        if local in self._deferred:
+            del self._deferred[local]
+            self._begin_to_follow(local)
 
     def _begin_to_follow(self, local: OwnSubscription) -> None:
         """Start a subscription once the servers of all topics have confirmed."""
@@ -327,15 +321,14 @@ class Clients:
         """End subscriptions; answer the client once the end is durable."""
         over = request.over
         self._take_done(self.own.end(request.client, over, drain=request.drain))
-        tables = (
-            (SUBSCRIPTIONS, BEGINS, SUBSCRIBER_PROGRESS, RESTARTED, CONFIRMED)
-            if self.table.lineage
-            else (SUBSCRIPTIONS, BEGINS, SUBSCRIBER_PROGRESS)
-        )
+        tables: tuple[str, ...] = (SUBSCRIPTIONS, BEGINS, SUBSCRIBER_PROGRESS)
+        if self.table.lineage:
+            tables = (*tables, RESTARTED, CONFIRMED)
         rows = [Change(table, local.row, None) for local in over for table in tables]
         self._disk.commit(rows, partial(self._requests.answer, request))
         for local in over:
             self._deferred.pop(local, None)
+            self._restored.drop(local)
             if local in self._followed:
                 self._fetches.unfollow(self._followed.pop(local))
 

@@ -33,9 +33,6 @@ BEGINS: Final = "begins"
 RESTARTED: Final = "restarted"
 """Subscriptions that started again after this broker had lost them, behind gaps."""
 
-CONFIRMED: Final = "confirmed"
-"""Per subscription, the lineage of this broker in which its client has requested it."""
-
 CHOSEN: Final = "chosen"
 """Per topic the server that an access broker uses, and any generation."""
 

@@ -1,6 +1,7 @@
 """Subscriptions that an access broker lost with its disk, and that restart behind gaps."""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from brokerd.model.client_messages import Connect, Deliveries, Gap, Subscribe, Subscribed
@@ -161,10 +162,10 @@ def test_a_gap_that_the_client_has_is_not_announced_after_a_crash() -> None:
 
 
 def test_a_request_from_before_a_crash_waits_for_its_client() -> None:
-    """Only the client has a record of a start before the loss."""
-    pending = {"subscriptions": LossyHome().disk["subscriptions"]}
-    for states in (True, False):
-        home = LossyHome(pending, states=states)
+    """Only the client has a record of a start before the loss, whether it requested it since."""
+    disk = LossyHome().disk
+    for tables, states in product((["subscriptions"], ["subscriptions", "confirmed"]), (1, 0)):
+        home = LossyHome({name: disk[name] for name in tables}, states=bool(states))
         home.answer(FIRST, 3)
         home.answer(SECOND, 0)
         assert home.has_started()

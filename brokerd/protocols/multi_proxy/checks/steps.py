@@ -129,23 +129,15 @@ class MultiProxyChecks(ProtocolChecks):
         return position <= last_lost_position(self._lineages.get(server, 0))
 
     def restored(self, broker: BrokerView) -> int:
-        """See ProtocolChecks: subscriptions of an older copy whose clients did not state any.
-
-        A client that states no subscription may have lost its memory, so its subscriptions stay for
-        the linger although it is connected.
-        """
+        """See ProtocolChecks: subscriptions of an older copy whose clients have not connected."""
         core: Any = broker.core
         oracle = self.world.oracle
         if not oracle.losses.is_lossy(broker.number):
             return 0
         return sum(
-            (name, local.number) not in oracle.register.subscriptions
-            and (
-                not client.connected
-                or self._lingering.is_undecided(broker, name, claimed=local.claimed)
-            )
+            (name, number) not in oracle.register.subscriptions and not client.connected
             for name, client in core._clients.table.clients.items()
-            for local in client.subscriptions.values()
+            for number in client.subscriptions
         )
 
     def aftermath(self, broker: BrokerView) -> Sequence[str]:

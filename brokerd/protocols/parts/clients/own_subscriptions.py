@@ -396,11 +396,6 @@ class ClientRequests(Generic[Owner, Local, Entry]):
         client = self._table.check_connect(name, message, durable or 0, durable)
         return self._table.assign_source(client, message) if client is not None else None
 
-    def recall_lost(self, client: Owner, message: Connect) -> None:
-        """Recall the stated positions of subscriptions of which this broker has lost a part."""
-        whole = [each.number for each in client.subscriptions.values() if each.is_whole]
-        self._table.recall_lost(client, message, whole)
-
     def enter(self, client: Owner) -> None:
         """Admit and notify a client; subscriptions without a request end after a while."""
         self._table.enter(client)

@@ -1,29 +1,34 @@
 """Subscriptions of an older copy of a broker's state, until their clients have stated them.
 
-A broker that accepts a loss may have subscriptions that had ended. While they were absent from the
-broker's filter, other brokers sent silence for their events. Such a subscription would have gaps
-that no broker detects, so it does not continue: it ends when its client connects without it, or
-requests another predicate under its number. A client with memory states it, and confirms it.
+A broker that accepts a loss may have subscriptions that had ended. While the broker did not request
+their publications, other brokers sent silence for them, or released them. Such a subscription
+would have gaps that no broker detects, so it does not continue: it ends when its client connects
+without it, or requests another predicate under its number. A client with memory states it, and
+confirms it.
 
 A row has the lineage in which a client has confirmed a subscription. Without it a later crash
 would make the subscription doubtful again, and end it under a client without memory.
 
-Paper: none; [GD02] assumes stable storage.
+Paper: none.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from brokerd.model.client_messages import Connect, Subscribe
-from brokerd.protocols.gryphon.state import CONFIRMED
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
+from brokerd.protocols.parts.event_machine import EventMachine
+
+CONFIRMED: Final = "confirmed"
+"""Per subscription, the lineage in which a client has confirmed it, or begun it; see Started."""
 
 
 class RestoredSubscriptions:
     """The subscriptions that no client has confirmed since the broker's last accepted loss."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: EventMachine) -> None:
+        self._machine = machine
         self._doubtful: dict[OwnSubscription, int] = {}
 
     def recover(
@@ -50,10 +55,22 @@ class RestoredSubscriptions:
     ) -> list[OwnSubscription]:
         """Return the doubtful subscriptions that a connecting client does not state."""
         stated = [number for number, _ in message.resume]
-        return [
+        over = [
             local
             for number, local in client.subscriptions.items()
             if local in self._doubtful and number not in stated
+        ]
+        if over:
+            about = {"client": client.name, "subscriptions": len(over)}
+            self._machine.record("subscriptions_revoked", **about)
+        return over
+
+    def list_whole(self, client: OwnClient[OwnSubscription]) -> list[int]:
+        """Return the numbers of a client's started subscriptions without a loss or a doubt."""
+        return [
+            number
+            for number, local in client.subscriptions.items()
+            if local.is_whole and local not in self._doubtful
         ]
 
     def is_replaced(self, local: OwnSubscription, message: Subscribe) -> bool:
@@ -64,6 +81,12 @@ class RestoredSubscriptions:
         """Return the row of a subscription that a client confirms."""
         self._doubtful[local] = session
         return confirmed_subscription(local, lineage)
+
+    def confirm(self, client: OwnClient[OwnSubscription], local: OwnSubscription) -> None:
+        """Continue a subscription whose confirmation is durable; a whole one is owed no gap."""
+        self.drop(local)
+        if local.is_whole:
+            client.lost_positions.pop(local.number, None)
 
     def drop(self, local: OwnSubscription) -> None:
         """Doubt a subscription no more: it is confirmed, or has ended."""
