@@ -174,7 +174,7 @@ class RetentionChanged:
     """An operator's act: a pubend of this broker has another policy of early release.
 
     A core that is no ListingProtocol never receives the event. The core records the policy when it
-    is durable and in force, and again at each start (`RETENTION_CHANGED`).
+    is durable and in force, and the policies of all pubends at each restart (`RETENTION_CHANGED`).
 
     Attributes:
         policy: None: as the topology states it.
@@ -377,7 +377,7 @@ LOSS_ACCEPTED: Final = "loss_accepted"
 
 
 RETENTION_CHANGED: Final = "retention_changed"
-"""Event of a Record: a pubend has a policy of early release that is not the topology's."""
+"""Event of a Record: the policy of early release that is in force at a pubend from now on."""
 
 
 def retransmission_requested(

@@ -474,24 +474,6 @@ def test_a_client_without_memory_may_request_one_subscription_later(protocol: st
     assert (report.counters["losses_accepted"], report.counters["deliveries"]) == (1, 6)
 
 
-def test_an_access_broker_keeps_a_subscription_that_was_requested_since_its_loss() -> None:
-    """As above, in multi_proxy, whose broker has the mark of its state from another client."""
-    text = ONE_BY_ONE.replace("PROTOCOL", "multi_proxy")
-    for one, other in (
-        ("brokers b1 b2", "brokers b1 b2 x1 s1"),
-        (
-            'cells {"bundles": [["b1", "b2"]], "members": {}}',
-            'bipartite {"edges": ["b1", "b2"], "proxies": ["x1"], "servers": ["s1"]}',
-        ),
-        ("core ", "core topic_attribute=kind topics=8 "),
-        ("at 2.6 ", "at 2.3 subscribe s2-b1 true\nat 2.6 "),
-    ):
-        text = text.replace(one, other)
-    report = PlanRun(read_plan(text)).report(-1, "")
-    assert not report.violations, report.describe()
-    assert (report.counters["losses_accepted"], report.counters["deliveries"]) == (1, 9)
-
-
 NUMBERED_AGAIN = """
 simulation timed
 protocol multi_proxy

@@ -467,7 +467,8 @@ class Durable:
         for hosted in self.hosted.values():
             hosted.hold_undelivered()
         if self._routes.is_host:
-            self.retention.begin(event.recovered.get(RETENTION, {}))
+            is_restart = event.recovering or event.lineage > 0
+            self.retention.begin(event.recovered.get(RETENTION, {}), is_restart=is_restart)
             for stream in self.gryphon.streams.own():
                 self.release.restore(stream, stream.held or 0)
         self.gryphon.begin(event)

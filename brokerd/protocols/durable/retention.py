@@ -81,8 +81,11 @@ class Retention:
             if policy != default[pubend]
         }
 
-    def begin(self, rows: Mapping[str, str]) -> None:
+    def begin(self, rows: Mapping[str, str], *, is_restart: bool) -> None:
         """Continue from the state of an earlier incarnation.
+
+        A crash separates the removal of a row from its record, and a lost disk removes rows
+        without a record. So a restart also records the policies without a row.
 
         Args:
             rows: the changed policies, by pubend.
@@ -91,7 +94,8 @@ class Retention:
         for key, text in rows.items():
             if int(key) < len(self._policies):
                 self._policies[int(key)] = RetentionPolicy.parse(text, f"row {key}")
-                self._machine.emit(self._record(int(key)))
+        for pubend in range(len(self._policies)) if is_restart else ():
+            self._machine.emit(self._record(pubend))
         self._note_bounds()
         for stream in self._streams.own():
             self._released[stream.identity] = stream.held = self._pubends.released(

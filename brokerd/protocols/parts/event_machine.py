@@ -152,7 +152,7 @@ class Durability:
     """The actions of a core that wait for durable writes, by token."""
 
     machine: EventMachine
-    _when_durable: dict[int, Callable[[], None]] = field(init=False, default_factory=dict)
+    _when_durable: dict[int, list[Callable[[], None]]] = field(init=False, default_factory=dict)
     _next_token: int = field(init=False, default=0)
     _last_commit: int = field(init=False, default=0)
 
@@ -163,34 +163,33 @@ class Durability:
             return
         self._next_token += 1
         self._last_commit = self._next_token
-        self._when_durable[self._next_token] = then
+        self._when_durable[self._next_token] = [then]
         self.machine.emit(Commit(tuple(changes), self._next_token))
 
     def when_written(self, then: Callable[[], None]) -> None:
-        """Call `then` once all earlier changes are durable: at once if they already are."""
-        before = self._when_durable.get(self._last_commit)
-        if before is None:
-            then()
-            return
+        """Call `then` once all earlier changes are durable: at once if they already are.
 
-        def both() -> None:
-            before()
+        Any number of actions may wait, as a commit without a majority of its replicas waits long.
+        """
+        waiting = self._when_durable.get(self._last_commit)
+        if waiting is None:
             then()
-
-        self._when_durable[self._last_commit] = both
+        else:
+            waiting.append(then)
 
     def append(self, log: str, record: LogRecord, then: Callable[[], None]) -> None:
         """Append a record to a log; call `then` once the record is durable."""
         self._next_token += 1
-        self._when_durable[self._next_token] = then
+        self._when_durable[self._next_token] = [then]
         self.machine.emit(Append(log, (record,), self._next_token))
 
     def sync(self, log: str, then: Callable[[], None]) -> None:
         """Call `then` once all earlier appends to any log are durable."""
         self._next_token += 1
-        self._when_durable[self._next_token] = then
+        self._when_durable[self._next_token] = [then]
         self.machine.emit(Append(log, (), self._next_token))
 
     def on_persisted(self, token: int) -> None:
-        """Run the action that waits for this token."""
-        self._when_durable.pop(token)()
+        """Run the actions that wait for this token."""
+        for then in self._when_durable.pop(token):
+            then()

@@ -335,12 +335,31 @@ def a_policy_is_durable_before_it_is_in_force() -> bool:
     return in_force == after == ["never"] * 4
 
 
+def a_reset_that_a_crash_interrupts_is_recorded() -> bool:
+    """Return True if a policy is recorded that was durable before a crash, in force after it."""
+    story = DurableStory(release_grace_ns=0, max_retain_ns=SECOND_NS)
+    change(story, "never")
+    story.cluster.run_for(1)
+    change(story, None)
+    story.kill("p1", 100)
+    story.cluster.broker("p1").start()
+    story.cluster.run_for(1)
+    away = story.subscriber()
+    link = story.away(away)
+    lost = story.publish(2)
+    story.cluster.run_for(4)
+    link.heal()
+    story.settle()
+    return story.told(away) == [(lost[0].sequence, lost[-1].sequence)]
+
+
 STORIES = (
     ("one-policy-for-all-pubends", each_pubend_has_its_policy, ()),
     ("policy-waits-for-the-former-age", a_smaller_policy_announces_its_gaps, ()),
     ("longer-policy-releases-what-was-due", a_larger_policy_retains_what_was_due, ()),
     ("policy-is-lost-in-a-restart", a_policy_outlives_its_broker, ()),
     ("policy-in-force-before-it-is-durable", a_policy_is_durable_before_it_is_in_force, ()),
+    ("restart-records-no-policy", a_reset_that_a_crash_interrupts_is_recorded, ()),
     ("one-pubend-for-another", one_pubend_cannot_be_asked, ()),
     ("younger-is-lost", back_in_time, ()),
     ("lost-before-the-announcement", told_of_nothing, ()),
@@ -369,7 +388,8 @@ RIGHT = (one_pubend_cannot_be_asked, back_in_time, told_of_nothing, restarted_wi
          beyond_the_bound_twice, bytes_of_an_unreachable_subscriber, each_pubend_has_its_policy,
          a_smaller_policy_announces_its_gaps, a_larger_policy_brings_nothing_back,
          a_larger_policy_retains_what_was_due, a_policy_outlives_its_broker,
-         a_policy_is_durable_before_it_is_in_force)  # fmt: skip
+         a_policy_is_durable_before_it_is_in_force,
+         a_reset_that_a_crash_interrupts_is_recorded)  # fmt: skip
 
 
 @pytest.mark.parametrize("told", RIGHT)

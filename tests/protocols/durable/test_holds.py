@@ -1,5 +1,6 @@
 """Every hold ends within a lease after the last request, so no pubend waits for ever."""
 
+import sys
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -242,3 +243,13 @@ def test_a_reduced_hold_releases_the_streams_that_it_leaves_out() -> None:
     assert hold((one, 4), (other, 9)) == [], "another stream is held"
     keeper.write()
     assert {*hold()} == {one, other}
+
+
+def test_any_number_of_requests_waits_for_the_row_of_a_hold() -> None:
+    """Without a majority of its replicas a broker has no durable row, and requests are repeated."""
+    keeper, repeated = Keeper(), 2 * sys.getrecursionlimit()
+    for _ in range(repeated):
+        keeper.hold(("c", 1, 2), 1, 5)
+    assert keeper.told == []
+    keeper.write()
+    assert len(keeper.told) == repeated

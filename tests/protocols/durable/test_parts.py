@@ -68,7 +68,7 @@ class Retained:
 
 def test_events_from_before_a_start_expire_without_any_new_event() -> None:
     broker = Retained(1, 20)
-    broker.retention.begin({})
+    broker.retention.begin({}, is_restart=False)
     assert broker.stream.held == 7
     assert broker.due_s() == 101 + TICK_S
     broker.at(102)
@@ -84,7 +84,7 @@ def test_events_from_before_a_start_expire_without_any_new_event() -> None:
 
 def test_an_expiry_that_is_scheduled_is_not_put_off() -> None:
     broker = Retained(1)
-    broker.retention.begin({})
+    broker.retention.begin({}, is_restart=False)
     first_s = broker.due_s()
     for at_s in (50, 90, 100):
         broker.at(at_s)
@@ -94,7 +94,7 @@ def test_an_expiry_that_is_scheduled_is_not_put_off() -> None:
 
 def test_without_a_limit_of_retention_nothing_expires() -> None:
     broker = Retained(1, retain_ns=0)
-    broker.retention.begin({})
+    broker.retention.begin({}, is_restart=False)
     broker.retention.schedule()
     broker.at(10_000)
     assert (broker.due_s(), broker.retention.expired_tick(broker.stream)) == (None, 0)

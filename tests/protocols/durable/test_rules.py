@@ -86,6 +86,13 @@ RULES = (
         (),
     ),
     ("J12", "left over", "not-admitted-again", comes_to_rest, ()),
+    (
+        "J10",
+        "policy recorded",
+        "restart-records-no-policy",
+        test_early_release.a_reset_that_a_crash_interrupts_is_recorded,
+        (),
+    ),
     ("J1", "released early", "released-before-written", test_stories.one_of_two_is_away, ()),
     (
         "J1",

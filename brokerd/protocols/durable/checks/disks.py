@@ -107,6 +107,7 @@ class DurableChecks(GryphonChecks):
     - lost early: a pubend releases only ticks that all have released, or that are old (J3, J10);
     - gap to live subscription: only subscribers in catch-up receive gaps, but for lost state (J4);
     - policy in force: a changed policy of early release is durable before it is in force;
+    - policy recorded: a pubend releases by the policy that its broker has recorded last;
     - hold passed: no pubend releases events that it holds for a moved subscription (J13);
     - committed early: a commit is durable before its client is notified (J9);
     - silence of others: only a pubend announces silence, and other brokers forward it; brokers with
@@ -177,10 +178,20 @@ class DurableChecks(GryphonChecks):
             raise InvariantViolated("policy in force", f"{subject}, and {durable} on disk")
         key = broker.number, broker.incarnation, StreamId(broker.number, pubend, 0)
         before = self._policies.get((broker.number, pubend), default)
-        self._former[key] = _join(self._former.get(key), before)
+        if before != durable:
+            self._former[key] = _join(self._former.get(key), before)
         self._policies[broker.number, pubend] = durable
         age_ns = parameters.gap_age_with(durable)
         self.world.oracle.on_retention(broker.number, pubend, parameters.pubends, LOST, age_ns)
+
+    def _check_recorded(self, broker: BrokerView, core: Durable, stream: StreamId) -> None:
+        """Check that the policy by which a pubend releases is the last recorded one."""
+        pubend, policy = stream.publisher, core.retention.policy(stream)
+        default = self.world.parameters.policies[pubend]
+        recorded = self._policies.get((broker.number, pubend), default)
+        if recorded != policy:
+            subject = f"{broker.name}, pubend {pubend}: {policy} is in force"
+            raise InvariantViolated("policy recorded", f"{subject}, and {recorded} is recorded")
 
     def _is_kept_at(self, broker: BrokerNumber | None, client: ClientId, number: int) -> bool:
         """Return True if a broker has a subscription, and everything that it lacks is held."""
@@ -289,6 +300,7 @@ class DurableChecks(GryphonChecks):
             if final <= self._final.setdefault(key, final):
                 continue
             self._final[key] = final
+            self._check_recorded(broker, core, stream.identity)
             expired = core.retention.expired_tick(stream)
             announced = [
                 self._announced.get((each, stream.identity), 0) for each in self._list_hosts(core)

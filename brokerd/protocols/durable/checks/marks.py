@@ -15,11 +15,10 @@ from brokerd.model.client_messages import (
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.messages import Deferred, Fetch, Fetched, LetGo
-from brokerd.protocols.durable.state import ARRIVING, DELIVERED, HOLDS
+from brokerd.protocols.durable.state import ARRIVING, DELIVERED, HOLDS, RETENTION
 from brokerd.protocols.gryphon import LOG
 from brokerd.protocols.gryphon.state import RELEASED
 from brokerd.protocols.interface import (
-    RETENTION_CHANGED,
     Chop,
     Commit,
     DeadlineReached,
@@ -27,7 +26,7 @@ from brokerd.protocols.interface import (
     Effect,
     Event,
     Persisted,
-    Record,
+    RetentionChanged,
     Shutdown,
     Truncate,
 )
@@ -127,8 +126,8 @@ MARKS = (
         "policy-changed",
         "a pubend changed its policy of early release",
         seeds=500,
-        by=(Record,),
-        when=lambda step: sum(each.event == RETENTION_CHANGED for each in step.acts[Record]),
+        on=(RetentionChanged,),
+        when=lambda step: step.count_commits(RETENTION),
     ),
     Mark(
         "gap-announced",
