@@ -71,7 +71,7 @@ UNDRAWN: Final = {
         "REDIRECTED_FOR_S; client.broker_connection: RETRY_S LEAVING_S; "
         "client.inbox: INBOX_LIMIT_BYTES; client.waits: _CHECKPOINT_EVERY; "
         "storage.log_groups: _PLACE_EVERY_BYTES; storage.log_volume: SEGMENT_BYTES; "
-        "storage.sqlite_store: MOST_SHARES"
+        "storage.files: _GROWTH_BYTES; storage.sqlite_store: MOST_SHARES"
     ),
 }
 """The numbers that no seed lowers, by reason; modules of protocols without `protocols`."""
