@@ -474,35 +474,6 @@ def test_a_client_without_memory_may_request_one_subscription_later(protocol: st
     assert (report.counters["losses_accepted"], report.counters["deliveries"]) == (1, 6)
 
 
-NUMBERED_AGAIN = """
-simulation timed
-protocol multi_proxy
-brokers e1 e2 x1 s1
-overlay bipartite {"edges": ["e1", "e2"], "proxies": ["x1"], "servers": ["s1"]}
-limits failed=1 links=1
-core topic_attribute=kind topics=8 client_linger_ns=1000000000000000
-chance 1
-publisher p0-e2
-at 0.1 subscribe s1-e1 kind = 'a'
-at 1 publish p0-e2 a,80,8
-at 2 fault restored e1 copy then 5 6
-at 2.5 unsubscribe s1-e1 1
-at 3 forget s1-e1 0
-at 3 subscribe s1-e1 true
-at 4 publish p0-e2 d,80,8 d,10,8 d,90,8
-at 7 publish p0-e2 d,80,8
-heal 9
-end 12
-"""
-"""Since the copy, another process has requested another subscription under the number."""
-
-
-def test_a_restored_subscription_gives_way_to_a_later_one_of_its_number() -> None:
-    report = PlanRun(read_plan(NUMBERED_AGAIN)).report(-1, "")
-    assert not report.violations, report.describe()
-    assert (report.counters["owed"], report.counters["deliveries"]) == (4, 5)
-
-
 def test_clients_of_a_restored_broker_are_away_and_the_broker_crashes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
