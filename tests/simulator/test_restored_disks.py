@@ -355,7 +355,7 @@ def test_a_restored_subscription_gives_way_to_a_later_one_of_its_number() -> Non
 
 
 def test_a_client_without_memory_does_not_continue_a_restored_subscription() -> None:
-    """Of its two topics, the broker followed one for another client, and not the other."""
+    """The broker followed one of its two topics for another client, and not the other."""
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e2").replace("HOW", "copy")
     text = text.replace("s1-e2 kind = 'a'", "s1-e2 true\nat 0.2 subscribe s2-e2 kind = 'b'")
     text = text.replace("kind\nchance", "kind client_linger_ns=1000000000000000\nchance")
