@@ -196,7 +196,7 @@ at 0.1 subscribe s1-c kind = 'a'
 at 1 publish p0-a a,10,3 a,40,3
 at 2 fault restored c empty then 3 4
 at 3.5 publish p0-a a,10,3
-at 4.04 fault client_away s1-c then 8
+at 4.01 fault client_away s1-c then 8
 at 4.02 fault kill c then 4.24
 at 6.5 publish p0-a a,10,3
 at 9 publish p0-a a,10,3 a,40,3
