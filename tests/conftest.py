@@ -125,6 +125,8 @@ def spark() -> "Iterator[SparkSession]":
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr("results.checker.spark.spark_session", lambda *_, **__: nullcontext(session))
+        # Java has it. Later tests of this process start modules of tests from the current folder.
+        patch.delenv("PYTHONSAFEPATH")
         yield session
 
 

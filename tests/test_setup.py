@@ -48,7 +48,7 @@ def test_every_declared_dependency_is_locked() -> None:
 
 
 def test_a_folder_of_a_user_does_not_hide_a_package_of_the_same_name(tmp_path: Path) -> None:
-    """The path of an installation has the package; an import hook would come after the folder."""
+    """The path of an installation has the package; import hooks follow the folders of the path."""
     (tmp_path / "results").mkdir()
     found = PathFinder.find_spec("results", [str(tmp_path), str(ROOT)])
     assert found is not None

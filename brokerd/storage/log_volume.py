@@ -180,7 +180,7 @@ class LogVolume:
         self._files.sync_folder(self._folder)
 
     def _missing_chops(self) -> Iterator[LogEntry]:
-        """Yield an entry for each log whose first records are in no segment."""
+        """Yield an entry that removes the records of each log that are in no segment."""
         for name, log in self._logs.items():
             first = log.places[0][0] if log.places else log.next
             if first > log.first:

@@ -212,6 +212,11 @@ def test_a_spark_error_is_restated_without_the_java_process(
     assert said in str(found)
 
 
+def test_later_tests_of_a_worker_start_modules_of_tests(spark: "SparkSession") -> None:
+    command = [sys.executable, "-c", "import tests.conftest"]
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True)
+
+
 def test_broadcast_joins_are_disabled_for_very_many_rows(spark: "SparkSession") -> None:
     name = "spark.sql.autoBroadcastJoinThreshold"
     before = spark.conf.get(name)

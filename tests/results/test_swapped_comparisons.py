@@ -3,7 +3,6 @@
 The suite runs a sample; `python -m tests.helpers.swapped_comparisons` tries all of them.
 """
 
-import os
 import subprocess
 import sys
 from random import Random
@@ -30,7 +29,7 @@ def test_each_of_a_sample_is_seen_by_coinciding_ends() -> None:
     arguments = [str(each) for swap in chosen for each in (swap.module, swap.place)]
     found = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        cwd=REPOSITORY,
         capture_output=True,
         text=True,
         check=False,

@@ -22,7 +22,6 @@ ONCE: dict[str, tuple[str, ...]] = {
     "tests.protocols.durable.test_early_release": (
         "a_smaller_policy_announces_its_gaps",
         "a_larger_policy_brings_nothing_back",
-        "a_reset_that_a_crash_interrupts_is_recorded",
     ),
     "tests.protocols.durable.test_returns": (
         "test_a_broker_without_matching_subscribers_does_not_block_release",

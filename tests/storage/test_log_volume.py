@@ -255,8 +255,8 @@ def test_damage_before_a_whole_group_is_no_torn_end(tmp_path):
         assert path.stat().st_size == len(whole), "nobody removes what is left of it"
 
 
-class NotedFiles(DiskFiles):
-    """Files on disk that note removals and synced folders."""
+class RecordingFiles(DiskFiles):
+    """Files on disk that record removals and synced folders."""
 
     def __init__(self) -> None:
         self.acts: list[str] = []
@@ -310,7 +310,7 @@ def test_a_crash_does_not_bring_removed_segments_back(tmp_path, damaged):
     written(folder, *([entry(A, number)] for number in (1, 2, 3)), segment_bytes=1)
     path = sorted(folder.glob("*.log"))[damaged]
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    files = NotedFiles()
+    files = RecordingFiles()
     volume = LogVolume(folder, files=files)
     volume.begin(LOGS, recovering=True, drops_damage=True)
     volume.close()
