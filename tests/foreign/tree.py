@@ -22,8 +22,7 @@ _ADDED = '\n        _registration("ring_flood", "hierarchy", range(240, 250)),'
 def make_tree(to: Path) -> Path:
     """Copy the project's packages with the protocol into a folder."""
     for package in PACKAGES:
-        ignore = shutil.ignore_patterns("runs")  # compiled modules stay valid
-        shutil.copytree(ROOT / package, to / package, ignore=ignore)
+        shutil.copytree(ROOT / package, to / package, ignore=_ignore_measured_runs)
     shutil.copytree(FOLDER, to / "brokerd/protocols/ring_flood")
     (to / "tests/named_bugs").mkdir(parents=True)
     shutil.copy(BUGS, to / "tests/named_bugs/ring_flood.toml")
@@ -33,6 +32,11 @@ def make_tree(to: Path) -> Path:
     assert places == 1, "the registry registers otherwise"
     registry.write_text(text, encoding="utf-8")
     return to
+
+
+def _ignore_measured_runs(folder: str, names: list[str]) -> list[str]:
+    """Return `runs` for the folder of results; compiled modules are copied, and stay valid."""
+    return [name for name in names if name == "runs" and Path(folder) == ROOT / "results"]
 
 
 def plant(tree: Path, name: str) -> None:

@@ -29,11 +29,17 @@ def git(source: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+def make_package(folder: Path) -> None:
+    """Make an empty `pubsubctl`; without `__init__.py` the installed one would be imported."""
+    (folder / "pubsubctl").mkdir(parents=True)
+    (folder / "pubsubctl" / "__init__.py").touch()
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """Return a program with two commits, each of which prints its name; the first has tag `old`."""
     folder = tmp_path / "source"
-    (folder / "pubsubctl").mkdir(parents=True)
+    make_package(folder)
     git(tmp_path, "init", "--quiet", "--initial-branch=main", str(folder))
     for which in ("old", "new"):
         program = f"WHICH = {which!r}\n{PROGRAM}"
@@ -103,7 +109,7 @@ def test_a_repository_around_the_program_is_anothers(
 
 
 def test_a_program_that_produces_no_run_reports_the_reason(tmp_path: Path) -> None:
-    (tmp_path / "pubsubctl").mkdir()
+    make_package(tmp_path)
     (tmp_path / "pubsubctl" / "__main__.py").write_text("raise SystemExit('no such option')")
     with pytest.raises(RunFailed, match="no such option"):
         run_at(tmp_path, tmp_path)
