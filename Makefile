@@ -144,7 +144,8 @@ $(VENV)/.stamp-wheelhouse: .setup/host.lock $(VENV)/.stamp-build
 	@touch $@
 
 # By a path, not by an import hook: a user's folder `results` would come before the hook.
-$(VENV)/.stamp-project: pyproject.toml $(VENV)/.stamp-requirements
+# A changed recipe installs the project again.
+$(VENV)/.stamp-project: pyproject.toml Makefile $(VENV)/.stamp-requirements
 	@$(PIP_INSTALL) -qq --no-index --no-deps --no-build-isolation \
 	    --config-settings editable_mode=compat --editable .
 	@$(BIN)/python -m pip check --quiet

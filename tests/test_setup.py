@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sysconfig
 import tomllib
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -55,6 +56,8 @@ def test_a_folder_of_a_user_does_not_hide_a_package_of_the_same_name(tmp_path: P
     assert found.origin == str(ROOT / "results" / "__init__.py")
     recipe = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert "--config-settings editable_mode=compat --editable ." in recipe
+    hooks = Path(sysconfig.get_path("purelib")).glob("__editable___pubsubctl_*_finder.py")
+    assert not [*hooks], "an older installation: run `make setup`"
 
 
 STAND_IN = """\
