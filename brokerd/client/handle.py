@@ -56,6 +56,7 @@ class Client:
         self._generation = generation
         frame_limit = broker.options.parameters.frame_limit_bytes
         self._arguments = PublicationArguments(frame_limit - 2 * CLIENT_MARGIN_BYTES)
+        self._publications = PublicationIterator(self)
 
     # ------------------------------------------------------------ state
 
@@ -292,6 +293,7 @@ class Client:
         broker.core.unsubscribe(number)
         broker.line.states.pop(number, None)
         broker.inbox.forget(number)
+        self._publications.forget(number)
         broker.line.nudge()
         broker.line.read_on()
 
@@ -338,13 +340,16 @@ class Client:
         return (await self.receive(1))[0]
 
     async def receive(self, limit: int = 1_000) -> list[Deliveries]:
-        """Return the received runs, at least one and up to about `limit`.
+        """Return the received runs, at least one and up to `limit`.
 
         A further call acknowledges.
         """
         self._check_without_tokens("receive")
         check_integer("limit", limit, 1)
         broker = self._broker
+        if (rest := self._publications.take_rest()) is not None:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return [rest]
         broker.inbox.acknowledge_taken()
         await broker.wait_delivered()
         taken = broker.inbox.take(limit)
@@ -353,8 +358,12 @@ class Client:
         return taken
 
     def publications(self) -> PublicationIterator:
-        """Return single publications with decoded attributes: convenient, and not the fast path."""
-        return PublicationIterator(self)
+        """Return single publications with decoded attributes: convenient, and not the fast path.
+
+        All iterators of a client continue where the last publication was returned, and so does
+        `receive`.
+        """
+        return self._publications
 
     # ------------------------------------------------------------ leaving and moving
 
@@ -375,6 +384,7 @@ class Client:
         if drain:
             await self.flush()
         await mobility.detach(self._broker)
+        self._publications.take_rest()
         if self._tokens is not None:
             self._tokens.begin()
             self._tokens.commit(b"")

@@ -49,18 +49,26 @@ class Inbox:
         self.waiting_bytes += _size(event)
 
     def take(self, limit: int) -> list[Deliveries]:
-        """Return the next runs of one line, up to about `limit`; the inbox must not be empty."""
+        """Return the next runs of one line, up to `limit`; the inbox must not be empty.
+
+        An arrival of several runs counts as taken when its last run is.
+        """
         taken: list[Deliveries] = []
         first = self._events[0][0]
         while self._events and len(taken) < limit and self._events[0][0] is first:
             line, event = self._events.popleft()
-            self._taking = line, event.serial
             line.core.progress.record_delivery(event.serial)
-            if not isinstance(event, Received):
+            if isinstance(event, Received):
+                room = limit - len(taken)
+                now, later = event.deliveries[:room], event.deliveries[room:]
+                taken.extend(now)
+                self.waiting_bytes -= _size_of_runs(now)
+                if later:
+                    self._events.appendleft((line, replace(event, deliveries=later)))
+                    break
+            else:
                 self.announce(event)
-                continue
-            taken.extend(event.deliveries)
-            self.waiting_bytes -= _size(event)
+            self._taking = line, event.serial
         return taken
 
     @property
@@ -136,6 +144,8 @@ class Inbox:
 
 
 def _size(event: Arrival) -> int:
-    if not isinstance(event, Received):
-        return 0
-    return sum(item.run.payload_bytes() + 64 for item in event.deliveries)
+    return _size_of_runs(event.deliveries) if isinstance(event, Received) else 0
+
+
+def _size_of_runs(deliveries: Sequence[Deliveries]) -> int:
+    return sum(item.run.payload_bytes() + 64 for item in deliveries)

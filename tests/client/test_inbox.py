@@ -42,6 +42,25 @@ class World:
         self.seen += [item.run.first for item in self.inbox.take(limit)]
 
 
+def test_an_arrival_of_several_runs_is_acknowledged_after_its_last_run() -> None:
+    world = World()
+    for serial in (1, 2):
+        runs = [
+            PublicationRun(SOURCE, range(n, n + 1), (b"a",), bytes(1), 4, (b"load",))
+            for n in (10 * serial, 10 * serial + 1)
+        ]
+        items = tuple(Deliveries(run, (1,)) for run in runs)
+        world.inbox.put(world.line, Received(items, serial))
+    waiting = world.inbox.waiting_bytes
+    for taken in ([], [1], [1], [1, 2]):
+        world.fetch(1)
+        world.inbox.acknowledge_taken()
+        assert world.taken == taken
+        waiting -= 68
+        assert world.inbox.waiting_bytes == waiting
+    assert world.seen == [10, 11, 20, 21]
+
+
 def test_a_gap_is_announced_between_earlier_and_later_deliveries() -> None:
     world = World()
     world.receives(1, 1)
