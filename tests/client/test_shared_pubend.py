@@ -1,7 +1,4 @@
-"""Stories of publishers that share a pubend: a message to a subscriber has runs of each.
-
-Every way to receive returns every publication.
-"""
+"""Stories of publishers that share a pubend: a message to a subscriber has runs of two sources."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -23,7 +20,7 @@ Receipt = tuple[str, int]
 
 
 def shared(order: str, protocol: str = "gryphon") -> Topology:
-    """Return two cells; each broker has a single pubend."""
+    """Return a topology of two cells, with a single pubend per broker."""
     content = {
         "schema": "pubsubctl/topology/2", "name": "shared", "kind": "cells",
         "brokers": ["c1", "c2"], "cells": {"bundles": [["c1", "c2"]]},
@@ -36,7 +33,7 @@ def shared(order: str, protocol: str = "gryphon") -> Topology:
 async def clients(
     order: str, protocol: str = "gryphon"
 ) -> AsyncIterator[tuple[Client, Client, Client]]:
-    """Yield two publishers at one broker, and a subscriber to everything at the other."""
+    """Yield two publishers at a broker, and a subscriber at the other broker."""
     net = MemoryNet()
     topology = shared(order, protocol)
     async with trio.open_nursery() as nursery:
@@ -53,7 +50,7 @@ async def clients(
 
 
 async def publish(*publishers: Client) -> None:
-    """Publish in turns, so that both sources are in the messages to the subscriber."""
+    """Publish in turns, so that messages to the subscriber have runs of the sources."""
     for number in range(ROUNDS):
         for publisher in publishers:
             for _ in range(1 + number % 3):
@@ -64,7 +61,7 @@ async def publish(*publishers: Client) -> None:
 
 
 def published(*publishers: Client) -> list[Receipt]:
-    """Return all publications."""
+    """Return the publications of these publishers."""
     return [
         (str(publisher.source), number)
         for publisher in publishers
@@ -101,7 +98,7 @@ WAYS: dict[str, Callable[[Client], Awaitable[list[Receipt]]]] = {
 
 
 async def receive_in_turns(client: Client, ways: list[str]) -> list[Receipt]:
-    """Receive in each of these ways, in turns, until nothing arrives for 0.1 s."""
+    """Receive in the named ways, in turns, until the subscriber is idle for 0.1 s."""
     received: list[Receipt] = []
     for turn in count():
         with trio.move_on_after(0.1) as patience:
