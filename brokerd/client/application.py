@@ -3,7 +3,7 @@
 Publications one by one are convenient, and not the fast path to receive them.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -81,40 +81,25 @@ class Publication:
     redelivered: bool = False
 
 
-class PublicationIterator:
-    """An iterator over single publications; a run counts as taken when all of it was."""
+class SinglePublications(Protocol):
+    """A client that returns one publication after the other."""
 
-    def __init__(self, client: AsyncIterator[Deliveries]) -> None:
+    async def receive_one(self) -> Publication:
+        """Return the next publication."""
+        ...
+
+
+class PublicationIterator:
+    """An iterator over the single publications of a client; each one is returned once."""
+
+    def __init__(self, client: SinglePublications) -> None:
         self._client = client
-        self._run: Deliveries | None = None
-        self._rest: Iterator[Publication] = iter(())
-        self._last = 0
 
     def __aiter__(self) -> "PublicationIterator":
         return self
 
     async def __anext__(self) -> Publication:
-        while (publication := next(self._rest, None)) is None:
-            self._put(await anext(self._client))
-        self._last = publication.sequence
-        return publication
-
-    def take_rest(self) -> Deliveries | None:
-        """Return the publications of the present run that were not returned; None if none are."""
-        deliveries, self._run, self._rest = self._run, None, iter(())
-        if deliveries is None or (rest := deliveries.run.after(self._last)) is None:
-            return None
-        return type(deliveries)(rest, deliveries.subscriptions)
-
-    def forget(self, subscription: int) -> None:
-        """Remove a subscription from the rest of the present run."""
-        if (rest := self.take_rest()) is not None:
-            others = tuple(each for each in rest.subscriptions if each != subscription)
-            if others:
-                self._put(type(rest)(rest.run, others))
-
-    def _put(self, deliveries: Deliveries) -> None:
-        self._run, self._rest, self._last = deliveries, publications_of(deliveries), 0
+        return await self._client.receive_one()
 
 
 def publications_of(deliveries: Deliveries) -> Iterator[Publication]:

@@ -38,6 +38,16 @@ class Untaken:
     is_notice: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ArrivalPart:
+    """The first publications of an arrival, up to `last` of a source, for these subscriptions."""
+
+    serial: int
+    source: SourceId
+    last: int
+    subscriptions: tuple[int, ...]
+
+
 class Commitment:
     """The delivered and committed positions of a client, and the deliveries in between.
 
@@ -60,6 +70,7 @@ class Commitment:
         self._revision = revision
         self._session = self._sessions = 0
         self._delivered_serial = 0
+        self._partial_serial = 0
         self._untaken: deque[Untaken] = deque()
         self._acknowledgements: dict[StreamId, list[tuple[int, int]]] = {}
         self._processed: Places = {}
@@ -160,15 +171,25 @@ class Commitment:
         self._delivered_serial = max(self._delivered_serial, serial)
         self._revision.current += 1
 
+    def give_part(self, part: ArrivalPart) -> None:
+        """Record that this part, and all arrivals before, are about to be delivered."""
+        self.give(part.serial - 1)
+        entry = next(each for each in self._untaken if each.serial == part.serial)
+        self._partial_serial = part.serial
+        place = _place_in(entry, part.source, part.last)
+        for number in part.subscriptions:
+            if number in self._wanted:
+                _raise_to(self._delivered, (number, entry.stream), place)
+                if entry.placed is not None:
+                    _raise_to(self._delivered_origins, (number, part.source), part.last)
+
     def _record_delivered(self, entry: Untaken) -> None:
         for number in entry.subscriptions:
             if number not in self._wanted:
                 continue
-            key = (number, entry.stream)
-            self._delivered[key] = max(self._delivered.get(key, 0), entry.last)
+            _raise_to(self._delivered, (number, entry.stream), entry.last)
             for source, sequences in entry.placed.origins if entry.placed else ():
-                known = self._delivered_origins.get((number, source), 0)
-                self._delivered_origins[number, source] = max(known, sequences[-1])
+                _raise_to(self._delivered_origins, (number, source), sequences[-1])
 
     def take(self, serial: int) -> None:
         """Commit and acknowledge all arrivals up to this serial."""
@@ -267,7 +288,7 @@ class Commitment:
         )
 
     def _delivered_entries(self) -> Iterator[Untaken]:
-        return self._through(self._delivered_serial)
+        return self._through(max(self._delivered_serial, self._partial_serial))
 
     def _through(self, serial: int) -> Iterator[Untaken]:
         for entry in self._untaken:
@@ -338,9 +359,15 @@ class Commitment:
             for stream, last in kept.given:
                 self.delivered_before[kept.number, stream] = last
         if not redelivers:
-            self._processed |= self.delivered_before
+            # Silence is committed without a delivery, so a committed position may be the later one.
+            for key, last in self.delivered_before.items():
+                _raise_to(self._processed, key, last)
             self.delivered_before = {}
         self._delivered = dict(self._processed)
+
+
+def _raise_to(places: dict[tuple[int, SourceId], int], key: tuple[int, SourceId], to: int) -> None:
+    places[key] = max(places.get(key, 0), to)
 
 
 def _places_in(

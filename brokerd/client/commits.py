@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
-from brokerd.client.commitment import Commitment
+from brokerd.client.commitment import ArrivalPart, Commitment
 from brokerd.client.events import Redelivered
 from brokerd.client.state import Positions
 from brokerd.model.client_messages import CommitConsumed, Consuming, Deliveries
@@ -36,12 +36,18 @@ class CommitPolicy(Protocol):
     def deliver(self, serial: int) -> None:
         """Record that all arrivals up to this serial are about to be delivered."""
 
+    def deliver_part(self, part: ArrivalPart) -> None:
+        """Record that this part of an arrival is about to be delivered."""
+
     def take(self, serial: int, numbers: Iterable[int]) -> None:
         """Record that the application has received all arrivals up to this serial.
 
         Args:
             numbers: the present subscriptions.
         """
+
+    def take_part(self, part: ArrivalPart) -> None:
+        """Record that the application has received this part of an arrival."""
 
     def skip(self, numbers: Iterable[int]) -> None:
         """Take the last arrival if no earlier arrival waits; the application has no part in it."""
@@ -67,8 +73,16 @@ class AutomaticCommits:
         if self._records_deliveries:
             self._commitment.give(serial)
 
+    def deliver_part(self, part: ArrivalPart) -> None:
+        if self._records_deliveries:
+            self._commitment.give_part(part)
+
     def take(self, serial: int, numbers: Iterable[int]) -> None:
         self._commitment.take(serial)
+
+    def take_part(self, part: ArrivalPart) -> None:
+        for number in part.subscriptions:
+            self._commitment.commit_consumed(number, part.serial, part.source, part.last)
 
     def skip(self, numbers: Iterable[int]) -> None:
         if len(self._commitment) == 1:
@@ -92,8 +106,14 @@ class ExplicitCommits:
     def deliver(self, serial: int) -> None:
         self._commitment.give(serial)
 
+    def deliver_part(self, part: ArrivalPart) -> None:
+        self._commitment.give_part(part)
+
     def take(self, serial: int, numbers: Iterable[int]) -> None:
         _take_announcements(self._commitment, serial, numbers)
+
+    def take_part(self, part: ArrivalPart) -> None:
+        """See CommitPolicy: the application commits."""
 
     def skip(self, numbers: Iterable[int]) -> None:
         if len(self._commitment) == 1:
@@ -118,8 +138,14 @@ class TransactionalCommits:
     def deliver(self, serial: int) -> None:
         self._commitment.give(serial)
 
+    def deliver_part(self, part: ArrivalPart) -> None:
+        raise AssertionError(f"{part}: a transaction receives whole arrivals")
+
     def take(self, serial: int, numbers: Iterable[int]) -> None:
         _take_announcements(self._commitment, serial, numbers)
+
+    def take_part(self, part: ArrivalPart) -> None:
+        raise AssertionError(f"{part}: a transaction receives whole arrivals")
 
     def skip(self, numbers: Iterable[int]) -> None:
         self._commitment.release()

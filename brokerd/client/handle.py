@@ -7,7 +7,12 @@ import trio
 
 from brokerd.client import mobility
 from brokerd.client.access_broker import AccessBroker
-from brokerd.client.application import ClientError, PublicationIterator, Subscription
+from brokerd.client.application import (
+    ClientError,
+    Publication,
+    PublicationIterator,
+    Subscription,
+)
 from brokerd.client.arguments import (
     PublicationArguments,
     check_address,
@@ -56,7 +61,6 @@ class Client:
         self._generation = generation
         frame_limit = broker.options.parameters.frame_limit_bytes
         self._arguments = PublicationArguments(frame_limit - 2 * CLIENT_MARGIN_BYTES)
-        self._publications = PublicationIterator(self)
 
     # ------------------------------------------------------------ state
 
@@ -293,7 +297,6 @@ class Client:
         broker.core.unsubscribe(number)
         broker.line.states.pop(number, None)
         broker.inbox.forget(number)
-        self._publications.forget(number)
         broker.line.nudge()
         broker.line.read_on()
 
@@ -347,9 +350,6 @@ class Client:
         self._check_without_tokens("receive")
         check_integer("limit", limit, 1)
         broker = self._broker
-        if (rest := self._publications.take_rest()) is not None:
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            return [rest]
         broker.inbox.acknowledge_taken()
         await broker.wait_delivered()
         taken = broker.inbox.take(limit)
@@ -357,13 +357,27 @@ class Client:
         await broker.wait_saved()
         return taken
 
-    def publications(self) -> PublicationIterator:
-        """Return single publications with decoded attributes: convenient, and not the fast path.
+    async def receive_one(self) -> Publication:
+        """Return the next publication with decoded attributes; not the fast path.
 
-        All iterators of a client continue where the last publication was returned, and so does
-        `receive`.
+        A further call acknowledges, once a message of the broker is received to its end. With a
+        store each publication is recorded by itself.
         """
-        return self._publications
+        self._check_without_tokens("receive")
+        broker = self._broker
+        broker.inbox.acknowledge_taken()
+        await broker.wait_delivered()
+        publication = broker.inbox.take_publication()
+        broker.line.read_on()
+        await broker.wait_saved()
+        return publication
+
+    def publications(self) -> PublicationIterator:
+        """Return an iterator over single publications, as `receive_one` returns them.
+
+        A further iterator, `receive` and `anext` continue behind the last publication.
+        """
+        return PublicationIterator(self)
 
     # ------------------------------------------------------------ leaving and moving
 
@@ -384,7 +398,6 @@ class Client:
         if drain:
             await self.flush()
         await mobility.detach(self._broker)
-        self._publications.take_rest()
         if self._tokens is not None:
             self._tokens.begin()
             self._tokens.commit(b"")

@@ -1,12 +1,13 @@
 """Deliveries that wait for an application, and the acknowledgement of taken deliveries."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from brokerd.client.application import Callbacks
+from brokerd.client.application import Callbacks, Publication, publications_of
 from brokerd.client.broker_connection import BrokerConnection
+from brokerd.client.commitment import ArrivalPart
 from brokerd.client.events import Announced, GapsAnnounced, Received
 from brokerd.model.client_messages import Deliveries
 
@@ -31,6 +32,9 @@ class Inbox:
         self._events: deque[tuple[BrokerConnection, Arrival]] = deque()
         self.waiting_bytes = 0
         self._taking: tuple[BrokerConnection, int] | None = None
+        self._part: tuple[BrokerConnection, ArrivalPart] | None = None
+        self._open: Iterator[Publication] | None = None
+        self._returned = 0
         self._closed = False
 
     def __bool__(self) -> bool:
@@ -53,23 +57,76 @@ class Inbox:
 
         An arrival of several runs counts as taken when its last run is.
         """
+        self._close_run()
         taken: list[Deliveries] = []
         first = self._events[0][0]
         while self._events and len(taken) < limit and self._events[0][0] is first:
-            line, event = self._events.popleft()
-            line.core.progress.record_delivery(event.serial)
+            line, event = self._events[0]
             if isinstance(event, Received):
-                room = limit - len(taken)
-                now, later = event.deliveries[:room], event.deliveries[room:]
-                taken.extend(now)
-                self.waiting_bytes -= _size_of_runs(now)
-                if later:
-                    self._events.appendleft((line, replace(event, deliveries=later)))
-                    break
+                runs = event.deliveries[: limit - len(taken)]
+                taken.extend(runs)
+                self._take_runs(line, event, runs)
             else:
+                self._events.popleft()
+                line.core.progress.record_delivery(event.serial)
+                self._taking, self._part = (line, event.serial), None
                 self.announce(event)
-            self._taking = line, event.serial
         return taken
+
+    def take_publication(self) -> Publication:
+        """Return the next publication; the inbox must not be empty, and begin with a run.
+
+        A run counts as taken when its last publication is.
+        """
+        line, event = self._events[0]
+        assert isinstance(event, Received), f"{event} is no run"
+        run = event.deliveries[0]
+        if self._open is None:
+            self._open = publications_of(run)
+        publication = next(self._open)
+        if publication.sequence == run.run.last:
+            self._open, self._returned = None, 0
+            self._take_runs(line, event, (run,))
+        else:
+            self._returned = publication.sequence
+            self._take_part(line, event.serial, run, publication.sequence)
+        return publication
+
+    def _take_runs(
+        self, line: BrokerConnection, event: Received, runs: Sequence[Deliveries]
+    ) -> None:
+        """Remove the first runs of the first arrival."""
+        self._events.popleft()
+        self.waiting_bytes -= _size_of_runs(runs)
+        later = event.deliveries[len(runs) :]
+        if not later:
+            line.core.progress.record_delivery(event.serial)
+            self._taking, self._part = (line, event.serial), None
+            return
+        self._events.appendleft((line, replace(event, deliveries=later)))
+        for run in runs:
+            self._take_part(line, event.serial, run, run.run.last)
+
+    def _take_part(
+        self, line: BrokerConnection, serial: int, run: Deliveries, through: int
+    ) -> None:
+        part = ArrivalPart(serial, run.run.source, through, run.subscriptions)
+        line.core.progress.record_partial_delivery(part)
+        self._part = line, part
+
+    def _close_run(self) -> None:
+        """Replace the first run by its publications that were not returned."""
+        if self._open is None:
+            return
+        line, event = self._events.popleft()
+        assert isinstance(event, Received), f"{event} is no run"
+        run, *later = event.deliveries
+        rest = run.run.after(self._returned)
+        assert rest is not None, f"{self._returned} ends {run.run.sequences}"
+        left = replace(event, deliveries=(type(run)(rest, run.subscriptions), *later))
+        self.waiting_bytes += _size(left) - _size(event)
+        self._events.appendleft((line, left))
+        self._open, self._returned = None, 0
 
     @property
     def first(self) -> Arrival:
@@ -109,8 +166,17 @@ class Inbox:
             line.core.progress.take(serial)
             line.acknowledge()
 
+    def commit_part(self) -> None:
+        """Commit the part of the first arrival that was last taken, before the client leaves."""
+        if self._part is not None:
+            line, part = self._part
+            self._part = None
+            line.core.progress.take_part(part)
+            line.acknowledge()
+
     def forget(self, subscription: int) -> None:
         """Remove a subscription from all waiting arrivals."""
+        self._close_run()
         kept: list[tuple[BrokerConnection, Arrival]] = []
         for line, event in self._events:
             if isinstance(event, Received):
@@ -131,6 +197,7 @@ class Inbox:
     def close(self) -> None:
         """Drop all waiting arrivals, and all later ones."""
         self._closed = True
+        self._open, self._part = None, None
         self._events.clear()
         self.waiting_bytes = 0
 

@@ -8,7 +8,7 @@ origins and places differ, the parts of this module translate between them.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from brokerd.client.commitment import Commitment
+from brokerd.client.commitment import ArrivalPart, Commitment
 from brokerd.client.commits import CommitMode, policy_of
 from brokerd.client.events import Announced, ClientEvent, GapsAnnounced, Received, Withheld
 from brokerd.client.received_positions import ReceivedPositions
@@ -209,6 +209,17 @@ class Progress:
         If state is kept, the record must be saved first.
         """
         self._policy.deliver(serial)
+
+    def record_partial_delivery(self, part: ArrivalPart) -> None:
+        """Record that a part of an arrival is about to be delivered, behind all parts before.
+
+        If state is kept, the record must be saved first.
+        """
+        self._policy.deliver_part(part)
+
+    def take_part(self, part: ArrivalPart) -> None:
+        """Record that the application has received a part of an arrival."""
+        self._policy.take_part(part)
 
     def take(self, serial: int) -> None:
         """Record that the application has received all arrivals up to this serial.

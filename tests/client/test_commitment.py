@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from brokerd.client.commitment import Commitment
+from brokerd.client.commitment import ArrivalPart, Commitment
 from brokerd.client.outgoing import RUN_LIMIT_PUBLICATIONS, SHORT_RUN, merge_short, split_by_size
 from brokerd.client.received_positions import ReceivedPositions
-from brokerd.client.state import Revision
+from brokerd.client.state import KeptSubscription, Revision
 from brokerd.model.client_messages import Acknowledge, Deliveries, Gap
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.losses import STATE_LOST
@@ -120,6 +120,52 @@ def test_only_a_later_start_is_a_change() -> None:
     for last, is_later in ((5, True), (5, False), (4, False), (6, True)):
         assert client.begin_after(FIRST, STREAM, last) == 2 * is_later
         assert received.begin_after(FIRST, STREAM, last) == is_later
+
+
+# ---------------------------------------------------------------- restarts
+
+
+@pytest.mark.parametrize("delivered", [4, 12])
+def test_a_restart_continues_behind_the_later_position(delivered: int) -> None:
+    """Silence is committed without a delivery."""
+    kept = KeptSubscription(FIRST, EVERYTHING, True, ((STREAM, 9),), ((STREAM, delivered),))
+    client, _ = commitment(FIRST)
+    client.restore((kept,), redelivers=False)
+    assert client.committed(FIRST) == ((STREAM, max(9, delivered)),)
+    client, _ = commitment(FIRST)
+    client.restore((kept,), redelivers=True)
+    assert client.committed(FIRST) == ((STREAM, 9),)
+
+
+# ---------------------------------------------------------------- parts of arrivals
+
+
+def test_a_part_of_an_arrival_is_delivered_and_committed_without_the_rest() -> None:
+    client, _ = commitment(FIRST, SECOND)
+    arrive(client, 1, 3, FIRST)
+    arrive(client, 4, 9, FIRST, SECOND)
+    client.give_part(ArrivalPart(2, STREAM, 6, (FIRST, SECOND)))
+    assert client.delivered(FIRST) == client.delivered(SECOND) == ((STREAM, 6),)
+    assert client.was_delivered(FIRST, STREAM, 6)
+    assert not client.was_delivered(FIRST, STREAM, 7)
+    client.commit(FIRST, STREAM, 5)
+    assert client.committed(FIRST) == ((STREAM, 5),)
+    assert client.acknowledgements() == [Acknowledge(STREAM, 1, 3)]
+    client.give(2)
+    assert client.delivered(SECOND) == ((STREAM, 9),)
+    client.take(2)
+    assert client.acknowledgements() == [Acknowledge(STREAM, 4, 9)]
+
+
+def test_a_part_of_a_shared_stream_is_delivered_up_to_its_place() -> None:
+    client, _ = commitment(FIRST)
+    arrive(client, 10, 21, FIRST, stream=PUBEND, placed=ticks(0, 1, 2, 3))
+    places = ticks(0, 1, 2, 3)
+    (source, sequences), *_ = places.origins
+    client.give_part(ArrivalPart(1, source, sequences[0], (FIRST,)))
+    assert client.delivered(FIRST) == ((PUBEND, places.sequences[0]),)
+    assert client.was_delivered(FIRST, source, sequences[0])
+    assert not client.was_delivered(FIRST, source, sequences[0] + 1)
 
 
 # ---------------------------------------------------------------- moves

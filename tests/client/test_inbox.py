@@ -23,7 +23,11 @@ class World:
     def __init__(self) -> None:
         self.seen: list[Any] = []
         self.taken: list[int] = []
-        progress = SimpleNamespace(record_delivery=lambda serial: None, take=self.taken.append)
+        progress = SimpleNamespace(
+            record_delivery=lambda serial: None,
+            record_partial_delivery=lambda part: None,
+            take=self.taken.append,
+        )
         core = SimpleNamespace(progress=progress)
         self.line: Any = SimpleNamespace(core=core, nudge=lambda: None, acknowledge=lambda: None)
         callbacks = Callbacks(on_notice=self.seen.append, on_gap=self.seen.append)

@@ -13,6 +13,7 @@ from brokerd.errors import ConfigError, StorageCorrupt
 from brokerd.model.identity import SourceId
 from brokerd.model.resume_token import read_resume_token
 from brokerd.protocols.registry import DEFINITIONS
+from brokerd.wire.attributes import encode_attributes
 from tests.client.test_client import brokers, client_of, take
 from tests.client.test_failover import cluster
 from tests.helpers.virtual_time import in_virtual_time
@@ -71,6 +72,28 @@ async def test_a_restarted_subscriber_resumes_at_its_position() -> None:
             assert list(subscriber.subscriptions) == [number]
             assert await take(subscriber, 2) == [4, 5]
             assert await subscriber.subscribe("topic = 'gas'") == number + 1
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@in_virtual_time
+async def test_a_restarted_subscriber_receives_the_rest_of_a_run(is_killed: bool) -> None:
+    async with (
+        brokers(2) as (b0, b1),
+        client_of(b0, "p", publishes=True) as publisher,
+    ):
+        store = MemoryStore()
+        async with client_of(b1, "s", store=store) as subscriber:
+            await subscriber.subscribe("topic = 'oil'")
+            publisher.publish_many_nowait([encode_attributes(OIL)], bytes(4), 0, b"")
+            received = [(await subscriber.receive_one()).sequence for _ in range(2)]
+            found = store.as_found_now() if is_killed else store
+        async with client_of(b1, "s", store=found) as subscriber:
+            received += [(await anext(subscriber.publications())).sequence]
+            received += await take(subscriber, 1)
+            assert received == [1, 2, 3, 4]
+            with trio.move_on_after(1):
+                await anext(subscriber)
+            await publisher.flush()
 
 
 @in_virtual_time

@@ -14,6 +14,7 @@ from brokerd.runtime.links import Links
 from brokerd.runtime.tls import TlsCredentials
 from brokerd.sessions.link_faults import read_fault
 from brokerd.sessions.session import SelfDescription, SessionTable
+from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.memory_links import MemoryNet, securely
 from tests.helpers.memory_log import MemoryLog
@@ -108,8 +109,9 @@ class MemoryBroker:
             await nursery.start(self.links.run, [self._net.listen(self.name)])
             nursery.start_soon(self.driver.run)
             ends = {name: log.ends for name, log in self._logs.items()}
+            wall_ns = _WALL_NS + round(trio.current_time() * SECOND_NS)
             started = Started(
-                beginning.incarnation, beginning.recovering, beginning.rows, ends, _WALL_NS
+                beginning.incarnation, beginning.recovering, beginning.rows, ends, wall_ns
             )
             self.driver.post([started])
             task_status.started()
