@@ -19,6 +19,7 @@ import pytest
 
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
+from tests.helpers.warm_image import start_program
 
 LONGEST_COMMAND_S = 2 * PATIENCE_S
 REPOSITORY = Path(__file__).parents[2]
@@ -67,7 +68,7 @@ class Lab:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a command without a wait for its end."""
         command = [sys.executable, "-m", "pubsubctl", *arguments]
-        return subprocess.Popen(
+        return start_program(
             command,
             cwd=self.folder / "project",
             env=self.environment,

@@ -49,6 +49,7 @@ from tests.fuzz.values import any_message, message_of
 from tests.helpers.every_protocol import BROKERS, HOMES, topology_text
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import free_address
+from tests.helpers.warm_image import start_program
 
 DEPLOYMENT: Final = "fuzz"
 LINGER_NS: Final = 1_000_000_000
@@ -99,7 +100,7 @@ class Brokers:
 
     folder: Path
     addresses: dict[str, str]
-    processes: dict[str, subprocess.Popen[bytes]]
+    processes: dict[str, subprocess.Popen[str]]
 
     async def status(self, name: str) -> dict[str, Any]:
         async with open_control(self.folder / name / "control") as control:
@@ -159,7 +160,7 @@ def running(protocol: str, folder: Path, **parameters: Any) -> Iterator[Brokers]
 
 def _start(
     protocol: str, folder: Path, name: str, addresses: dict[str, str]
-) -> subprocess.Popen[bytes]:
+) -> subprocess.Popen[str]:
     own = folder / name
     own.mkdir(mode=0o700)
     values: dict[str, Any] = {
@@ -177,7 +178,7 @@ def _start(
     lines += ["[addresses]", *(f'{key} = "{value}"' for key, value in addresses.items())]
     (own / "broker.toml").write_text("\n".join(lines) + "\n")
     with (own / "stderr").open("wb") as errors:
-        return subprocess.Popen(
+        return start_program(
             [sys.executable, "-m", "brokerd", "--config", str(own / "broker.toml")], stderr=errors
         )
 

@@ -428,7 +428,17 @@ def _nodes(root: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
 
 
 def _children_last_first(node: ast.AST) -> list[ast.AST]:
-    return [*ast.iter_child_nodes(node)][::-1]
+    """Return the nodes below a node, except the contexts of names."""
+    found: list[ast.AST] = []
+    for name in node._fields:
+        if name != "ctx":
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                found += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST):
+                found.append(value)
+    found.reverse()
+    return found
 
 
 @cache
@@ -439,16 +449,17 @@ def _parse(source: str, file: str) -> ast.Module:
 def _dangers(module: Module) -> Iterator[tuple[int, str, str]]:
     for node, _ in _nodes(module.tree):
         if isinstance(node, ast.Call):
-            is_nothing = ast.unparse(node) == "eval('None')"
-            if (name := _plain_name(node.func)) in ("eval", "exec") and not is_nothing:
+            name = _plain_name(node.func)
+            if name in ("eval", "exec") and ast.unparse(node) != "eval('None')":
                 yield node.lineno, f"{name}() is called", "it runs whatever the data says"
             for keyword in node.keywords:
                 if keyword.arg == "shell" and not _is_false(keyword.value):
                     reason = "file and host names would be read as shell code; pass a list"
                     yield keyword.value.lineno, "shell= is used", reason
         elif isinstance(node, ast.List | ast.Tuple):
-            words = [ast.unparse(word) for word in node.elts]
-            if words[:2] == ["sys.executable", "'-m'"] and not module.name.startswith("tests."):
+            of_ours = not module.name.startswith("tests.")
+            words = [ast.unparse(word) for word in node.elts[:2]] if of_ours else []
+            if words == ["sys.executable", "'-m'"]:
                 yield node.lineno, "a module is run without -P", _MODULE_OF_THE_USER
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names]

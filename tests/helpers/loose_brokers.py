@@ -16,6 +16,7 @@ from brokerd.runtime.control_socket import open_control
 from brokerd.text import toml_text
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
+from tests.helpers.warm_image import start_program
 
 
 class LooseBrokers:
@@ -56,7 +57,7 @@ class LooseBrokers:
             }
             (folder / "broker.toml").write_text(toml_text(values))
             command = [sys.executable, "-m", "brokerd", "--config", str(folder / "broker.toml")]
-            self.processes[name] = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+            self.processes[name] = start_program(command, stderr=subprocess.PIPE, text=True)
 
     def kill(self, name: str) -> None:
         """Kill a broker, and wait for its end."""

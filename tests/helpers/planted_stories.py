@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import pytest
@@ -56,6 +57,43 @@ def run_story(row: Row, request: pytest.FixtureRequest) -> None:
     _prepare(row, request)()
 
 
+_NOT_ALWAYS: Final = {"drawn", "skip", "skipif", "xfail"}
+
+
+def is_a_case(row: Row) -> bool:
+    """Return whether the arguments of a row are a case of a parametrized test that always runs."""
+    _, story = _story_of(row)
+    marks = [*getattr(story, "pytestmark", ())]
+    if not story.__name__.startswith("test_") or _NOT_ALWAYS & {mark.name for mark in marks}:
+        return False
+    cases = [_cases(mark) for mark in marks if mark.name == "parametrize"]
+    names = {name for some in cases for case in some for name in case}
+    return names == {*row.arguments} and all(
+        any(_are_equal(case, row.arguments) for case in some) for some in cases
+    )
+
+
+def _cases(mark: pytest.Mark) -> list[dict[str, Any]]:
+    """Return the arguments of the cases of `pytest.mark.parametrize` that have no marks."""
+    if mark.kwargs.get("indirect"):
+        return []
+    names, values = mark.args
+    several = [name.strip() for name in names.split(",")] if isinstance(names, str) else [*names]
+    found = []
+    for value in values:
+        is_param = hasattr(value, "marks") and hasattr(value, "values")
+        if not (is_param and value.marks):
+            row = value.values if is_param else (value,) if len(several) == 1 else value
+            found.append(dict(zip(several, row, strict=True)))
+    return found
+
+
+def _are_equal(case: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
+    """Return whether the arguments have the values of a case; True is no 1."""
+    pairs = [(value, arguments[name]) for name, value in case.items()]
+    return all(type(one) is type(other) and one == other for one, other in pairs)
+
+
 def see_caught(row: Row, request: pytest.FixtureRequest) -> None:
     """Run the story of a row with the bug, and check that the story fails.
 
@@ -74,14 +112,18 @@ def see_caught(row: Row, request: pytest.FixtureRequest) -> None:
 
 
 def _prepare(row: Row, request: pytest.FixtureRequest) -> Callable[[], None]:
-    file, _, name = row.story.partition("::")
-    module = import_module(file.removesuffix(".py").replace("/", "."))
-    story = getattr(module, name)
+    module, story = _story_of(row)
     if "closed_connections" in _used_fixtures(module, story):
         request.getfixturevalue("closed_connections")
     wanted = inspect.signature(story).parameters
     fixtures = {each: request.getfixturevalue(each) for each in wanted if each not in row.arguments}
     return lambda: story(**fixtures, **row.arguments)
+
+
+def _story_of(row: Row) -> tuple[ModuleType, Callable[..., None]]:
+    file, _, name = row.story.partition("::")
+    module = import_module(file.removesuffix(".py").replace("/", "."))
+    return module, getattr(module, name)
 
 
 def _used_fixtures(*marked: object) -> set[str]:

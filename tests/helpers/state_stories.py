@@ -22,6 +22,7 @@ from brokerd.runtime.control_socket import open_control
 from brokerd.runtime.state_folder import read_loss
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import free_address
+from tests.helpers.warm_image import start_program
 
 BROKERS = ("c1", "c2", "c3")
 TOPOLOGY = """
@@ -116,7 +117,7 @@ class Chain:
                 lines += ["[accept_loss]", *(f"{key} = {json.dumps(act[key])}" for key in act)]
             (folder / "broker.toml").write_text("\n".join(lines) + "\n")
             with open(folder / "stderr", "w") as stderr:
-                self.processes[name] = subprocess.Popen(
+                self.processes[name] = start_program(
                     [sys.executable, "-m", "brokerd", "--config", str(folder / "broker.toml")],
                     stderr=stderr,
                     text=True,

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.end_to_end.conftest import Answer
+from tests.helpers.warm_image import start_program
 
 LONGEST_COMMAND_S = 600
 ENDING_S = 5
@@ -45,7 +46,7 @@ class Controller:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a command without a wait for its end."""
-        return subprocess.Popen(
+        return start_program(
             [sys.executable, "-m", "pubsubctl", *arguments],
             cwd=self.folder / "project",
             env=self.environment,

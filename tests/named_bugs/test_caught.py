@@ -1,12 +1,13 @@
 """Tests that the suite detects the named bugs outside the protocols, from client to checkers.
 
 The row of a bug names a story of the suite, which is run here with the bug. The suite runs the
-story without the bug: as a test, or here with the arguments of the row.
+story without the bug: as a test, or here with the arguments of the row. One row per story runs here
+in any case, among the fixtures of this folder.
 """
 
 import pytest
 
-from tests.helpers.planted_stories import Row, run_story, see_caught
+from tests.helpers.planted_stories import Row, is_a_case, run_story, see_caught
 from tests.named_bugs.rows import ROWS
 
 
@@ -16,6 +17,8 @@ def _is_a_test(row: Row) -> bool:
 
 
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS if not _is_a_test(row)}
+FIRST = {row.story: row for row in reversed(STORIES.values())}
+"""The first row of every story."""
 
 
 @pytest.mark.drawn("delta_tree")
@@ -26,4 +29,5 @@ def test_a_named_bug_is_seen(row: Row, request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.parametrize("row", STORIES.values(), ids=lambda row: row.story.partition("::")[2])
 def test_without_it_nothing_is_seen(row: Row, request: pytest.FixtureRequest) -> None:
-    run_story(row, request)
+    if row is FIRST[row.story] or not is_a_case(row):
+        run_story(row, request)

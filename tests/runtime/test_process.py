@@ -27,6 +27,7 @@ from tests.helpers.descriptors import no_free_descriptors
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import free_address
 from tests.helpers.small_disk import fill_disk, mounted_disk
+from tests.helpers.warm_image import start_program
 
 pytestmark = pytest.mark.end_to_end
 
@@ -81,7 +82,7 @@ def start() -> Iterator[Start]:
     processes: list[subprocess.Popen[str]] = []
 
     def run(folder: Path) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = start_program(
             [sys.executable, "-m", "brokerd", "--config", str(folder / "broker.toml")],
             stderr=subprocess.PIPE,
             text=True,

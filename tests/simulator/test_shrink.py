@@ -32,7 +32,7 @@ def shrunk(seed: int, mutant: Mutant) -> ShrunkPlan:
         (1, Mutant.RESEND_AFTER_NEWER),
         (13, Mutant.RESTARTED_IS_EDGE),
         (1, Mutant.CONFIRM_COVERS_PENDING),
-        (1, Mutant.NO_UPSTREAM_COPY),
+        (15, Mutant.NO_UPSTREAM_COPY),
         (2, Mutant.NO_TAGS_UNREACHABLE_DONE),
     ],
     ids=lambda value: str(value),
@@ -47,7 +47,7 @@ def test_a_bug_is_shown_by_a_few_faults_brokers_and_publications(seed: int, muta
 
 
 def test_a_shrunk_adversarial_plan_lists_its_deciding_messages() -> None:
-    found = shrunk(1, Mutant.NO_UPSTREAM_COPY)
+    found = shrunk(15, Mutant.NO_UPSTREAM_COPY)
     assert found.plan.adversarial
     assert not found.plan.drawn
     taken = [move for move in found.plan.moves if type(move) is LaneChoice]
