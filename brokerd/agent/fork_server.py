@@ -42,6 +42,8 @@ Role = Callable[[dict[str, Any]], None]
 EXIT_INTERNAL: Final = 70
 EXIT_ALREADY_RUNNING: Final = 75
 EXIT_CONFIG: Final = 78
+OUTPUT_FILES: Final = ("stdout.log", "stderr.log")
+OUTPUT_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _NICE_S: Final = 5.0
 _PR_SET_NAME: Final = 15
@@ -315,12 +317,8 @@ def _redirect(output_folder: str | None) -> None:
     os.close(source)
     if output_folder is None:
         return
-    for descriptor, file in ((1, "stdout.log"), (2, "stderr.log")):
-        target = os.open(
-            Path(output_folder) / file,
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW,
-            0o600,
-        )
+    for descriptor, file in enumerate(OUTPUT_FILES, 1):
+        target = os.open(Path(output_folder) / file, OUTPUT_FLAGS, 0o600)
         os.dup2(target, descriptor)
         os.close(target)
 
