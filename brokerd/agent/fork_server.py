@@ -7,6 +7,7 @@ agent's own child and can be waited for.
 """
 
 import ctypes
+import errno
 import fcntl
 import gc
 import json
@@ -24,6 +25,7 @@ import trio
 
 from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.errors import BrokerError, BrokerMustEnd, ConfigError, ControlError, StorageCorrupt
+from brokerd.interpreter import NO_PROCESS, NO_PROCESS_ADVICE
 from brokerd.text import named
 from brokerd.wire.control import (
     PREFIX,
@@ -169,6 +171,8 @@ def _serve_forks(connection: socket.socket, roles: Mapping[str, Role], agent_pid
             try:
                 pid, settled = _fork_orphan(roles, agent_pid, request.arguments)
                 reply = Answer(request.id, {"pid": pid, "settled": settled})
+            except BlockingIOError:
+                reply = Refusal(request.id, "busy", f"{NO_PROCESS}; {NO_PROCESS_ADVICE}")
             except OSError as error:
                 reply = Refusal(request.id, "internal", f"cannot fork: {error}")
         connection.sendall(encode_control(reply))
@@ -212,7 +216,7 @@ def _fork_orphan(
     with open(readable, "rb") as pipe:
         output = pipe.read().splitlines()
     if not output:
-        raise OSError("the process in the middle could not fork")
+        raise BlockingIOError(errno.EAGAIN, "the process in the middle could not fork")
     return int(output[0]), len(output) > 1
 
 

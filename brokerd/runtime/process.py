@@ -26,7 +26,12 @@ from brokerd.errors import (
     StateLost,
     StorageCorrupt,
 )
-from brokerd.interpreter import raise_descriptor_limit
+from brokerd.interpreter import (
+    NO_PROCESS,
+    NO_PROCESS_ADVICE,
+    has_met_process_limit,
+    raise_descriptor_limit,
+)
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
 from brokerd.model.retention_policy import RetentionPolicy
@@ -94,16 +99,18 @@ def run_broker(mapping: Mapping[str, Any]) -> None:
         StorageCorrupt: the data on the disk cannot be the broker's own.
         BrokerMustEnd: the other brokers have decommissioned this broker, or its durable state is
             lost (StateLost).
-        SystemExit: status 4, if its port or its state folder is in use, or its log folder cannot
-            be written; the reason is written to stderr.
+        SystemExit: status 4, if its port or its state folder is in use, its log folder cannot be
+            written, or no thread may be started; the reason is written to stderr.
     """
     config = BrokerConfig.from_mapping(dict(mapping), f"broker {mapping.get('broker', '?')}")
     try:
         with held(config) as folder:
             while _run_once(config, folder):
                 log_wait(config, "restores its lost state from other brokers")
-    except (BrokerError, BaseExceptionGroup) as raised:
+    except (BrokerError, BaseExceptionGroup, RuntimeError) as raised:
         error = _first(raised)
+        if isinstance(error, RuntimeError) and has_met_process_limit(error):
+            error = PreflightError(f"{NO_PROCESS}; {NO_PROCESS_ADVICE}")
         in_the_way = isinstance(error, PreflightError) or (
             isinstance(error, ControlError) and error.kind == "busy"
         )

@@ -75,8 +75,8 @@ class Claims:
         Raises:
             RemoteProtocolError: there is no such topic; the fault of the peer.
         """
-        if any(topic >= self._topics for topic in message.topics):
-            raise RemoteProtocolError(peer, f"not all of {message.topics} are topics"[:300])
+        if beyond := [topic for topic in message.topics if topic >= self._topics]:
+            raise RemoteProtocolError(peer, f"there is no topic {beyond[0]}")
         return Claim(
             message.server,
             message.home,
