@@ -22,7 +22,7 @@ TICK_NS: Final = 1_000
 LAST_TICK: Final = 1 << 54
 """A bound on ticks, five hundred years ahead of any machine's clock."""
 
-TICK_LIMIT: Final = 1 << 62
+TICK_LIMIT: Final = (1 << 63) - 1
 """A bound on ticks in messages, so that a later tick still has an encoding."""
 
 

@@ -40,7 +40,7 @@ from tests.helpers.told import is_told
 
 MUTANTS = bugs_of("durable")
 
-FAR = 1 << 62
+FAR = (1 << 63) - 1
 TESTS = Path(__file__).parents[2]
 ELSEWHERE = {
     "a token of another deployment": "client/test_store.py::"
