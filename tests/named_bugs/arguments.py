@@ -10,6 +10,8 @@ from typing import Final
 from brokerd.client.state import Home
 from brokerd.model.identity import SourceId
 from brokerd.protocols.definition import Order
+from brokerd.protocols.gryphon.messages import CopyWrite
+from brokerd.protocols.gryphon.replication import WriteKind
 from pubsubctl.errors import HostError, Interrupted
 from results.reference import risk as reference_risk
 from results.reference import verdict as reference_verdict
@@ -30,6 +32,12 @@ _SOUND: Final = Path(__file__).parents[1] / "simulator/plans/sound"
 ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "lack-of-memory-is-a-bug": {"error": MemoryError()},
     "error-of-an-interrupt-is-its-own": {"error": HostError("a"), "raised": Interrupted},
+    # forged messages
+    "malformed-marker-is-decoded": {"payload": b"x"},
+    "markers-take-the-fast-path": {"payload": b"x"},
+    "last-part-of-a-copy-is-not-checked": {
+        "writes": (CopyWrite(WriteKind.RECORDS, "events", 9, 0, (b"r",)),)
+    },
     # load generators
     "unfinished-recovery-meets-a-bound": {"holds": None},
     # rules
