@@ -14,7 +14,7 @@ from brokerd.agent.agent import WATCHDOG_ROLES, Agent
 from brokerd.agent.fork_server import EXIT_INTERNAL, ForkServer, Role, fork_image
 from brokerd.agent.paths import AgentPaths
 from brokerd.errors import BrokerError, ConfigError
-from brokerd.interpreter import raise_descriptor_limit
+from brokerd.interpreter import NO_PROCESS, NO_PROCESS_ADVICE, raise_descriptor_limit
 from brokerd.runtime.program import read_own_program
 
 EXIT_USAGE: Final = 2
@@ -85,7 +85,11 @@ def start_daemon(root: Path, name: str, deployment: str, roles: Mapping[str, Rol
     except ConfigError as error:
         return _fail(error, EXIT_USAGE)
     readable, writable = os.pipe()
-    if os.fork() == 0:
+    try:
+        pid = os.fork()
+    except BlockingIOError:
+        return _fail(f"{NO_PROCESS}; {NO_PROCESS_ADVICE}", EXIT_PREFLIGHT)
+    if pid == 0:
         os.close(readable)
         _run_in_background(paths, name, deployment, roles, writable)
     os.close(writable)

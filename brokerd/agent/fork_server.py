@@ -7,6 +7,7 @@ agent's own child and can be waited for.
 """
 
 import ctypes
+import errno
 import fcntl
 import gc
 import json
@@ -24,6 +25,7 @@ import trio
 
 from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.errors import BrokerError, BrokerMustEnd, ConfigError, ControlError, StorageCorrupt
+from brokerd.interpreter import NO_PROCESS, NO_PROCESS_ADVICE
 from brokerd.text import named
 from brokerd.wire.control import (
     PREFIX,
@@ -42,6 +44,8 @@ Role = Callable[[dict[str, Any]], None]
 EXIT_INTERNAL: Final = 70
 EXIT_ALREADY_RUNNING: Final = 75
 EXIT_CONFIG: Final = 78
+OUTPUT_FILES: Final = ("stdout.log", "stderr.log")
+OUTPUT_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _NICE_S: Final = 5.0
 _PR_SET_NAME: Final = 15
@@ -167,6 +171,8 @@ def _serve_forks(connection: socket.socket, roles: Mapping[str, Role], agent_pid
             try:
                 pid, settled = _fork_orphan(roles, agent_pid, request.arguments)
                 reply = Answer(request.id, {"pid": pid, "settled": settled})
+            except BlockingIOError:
+                reply = Refusal(request.id, "busy", f"{NO_PROCESS}; {NO_PROCESS_ADVICE}")
             except OSError as error:
                 reply = Refusal(request.id, "internal", f"cannot fork: {error}")
         connection.sendall(encode_control(reply))
@@ -210,7 +216,7 @@ def _fork_orphan(
     with open(readable, "rb") as pipe:
         output = pipe.read().splitlines()
     if not output:
-        raise OSError("the process in the middle could not fork")
+        raise BlockingIOError(errno.EAGAIN, "the process in the middle could not fork")
     return int(output[0]), len(output) > 1
 
 
@@ -315,12 +321,8 @@ def _redirect(output_folder: str | None) -> None:
     os.close(source)
     if output_folder is None:
         return
-    for descriptor, file in ((1, "stdout.log"), (2, "stderr.log")):
-        target = os.open(
-            Path(output_folder) / file,
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW,
-            0o600,
-        )
+    for descriptor, file in enumerate(OUTPUT_FILES, 1):
+        target = os.open(Path(output_folder) / file, OUTPUT_FLAGS, 0o600)
         os.dup2(target, descriptor)
         os.close(target)
 

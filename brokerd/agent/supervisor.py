@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import trio
 
-from brokerd.agent.fork_server import ForkServer
+from brokerd.agent.fork_server import OUTPUT_FILES, OUTPUT_FLAGS, ForkServer
 from brokerd.agent.journal import Entry, Journal, Recollection
 from brokerd.agent.paths import PROCESS_NAME, AgentPaths
 from brokerd.agent.processes import ProcessIdentity, boot_id, take_sample
@@ -23,8 +23,8 @@ from brokerd.agent.watchdog import read_identity
 from brokerd.errors import ControlError
 from brokerd.files import write_whole
 from brokerd.overlay.topology import nearest
-from brokerd.runtime.state_folder import read_loss
-from brokerd.storage.files import is_out_of_descriptors
+from brokerd.runtime.state_folder import describe_obstacle, read_loss
+from brokerd.storage.files import is_out_of_descriptors, is_transient
 
 logger = logging.getLogger(__name__)
 
@@ -320,7 +320,7 @@ class Supervisor:
         """Start a process; `once` is added to its configuration for this start."""
         if self._is_closing:
             raise ControlError("busy", "this agent is ending; it starts nothing")
-        process.log_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_log_folder(process.name, process.log_folder)
         if process.control_socket and (stale := Path(process.control_socket)).is_socket():
             stale.unlink()  # a killed process left it; it reappears when the new process answers
         await self._journal.write(
@@ -456,6 +456,27 @@ def _check_core(name: str, core: object) -> None:
     if type(core) is not int or not (core == -1 or core in available):
         cores = ", ".join(map(str, sorted(available)))
         raise ControlError("user", f"{name}: core = {core!r}; available: {cores} (-1 for any)")
+
+
+def make_log_folder(name: str, folder: Path) -> None:
+    """Make the log folder of a process, with the files of its output.
+
+    Without these files the process could not state the reason for its end.
+
+    Raises:
+        ControlError: `user`: the folder or a file cannot be used.
+        OSError: the disk has no room, or no file descriptor is free.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for file in OUTPUT_FILES:
+            os.close(os.open(folder / file, OUTPUT_FLAGS, 0o600))
+    except OSError as error:
+        if is_transient(error):
+            raise
+        text = describe_obstacle(folder, error)
+        advice = "give the folder to this account, or move it away"
+        raise ControlError("user", f"{name}: its log folder {text}; {advice}") from None
 
 
 def _last_words(process: ManagedProcess) -> str:

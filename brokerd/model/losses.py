@@ -14,7 +14,7 @@ from typing import Final
 
 from brokerd.model.client_messages import DeliveredItem, Deliveries, Gap
 from brokerd.model.identity import BrokerNumber, SourceId
-from brokerd.model.publication import PublicationRun
+from brokerd.model.publication import Buffer, PublicationRun
 
 STATE_LOST: Final = "lost state"
 """Reason of a gap: a broker lost durable state, and its operator accepted that."""
@@ -35,6 +35,8 @@ _MARKERS: Final = 1 << 12
 """Highest numbers of a lineage, which are for markers of streams."""
 
 _RANGE: Final = struct.Struct(">QQQQQ")
+_LIMIT: Final = 1 << 63
+"""Bound of every number in a marker, as of every number in a message."""
 
 
 def marker(source: SourceId, first: int, last: int) -> PublicationRun:
@@ -96,10 +98,41 @@ def has_marker(run: PublicationRun) -> bool:
     return MARKER in run.attribute_table
 
 
+def is_malformed(run: PublicationRun) -> bool:
+    """Return True if the payload of a marker in a run is no range of numbers."""
+    return any(
+        blob == MARKER and payload and not _is_range(payload)
+        for _, blob, payload in run.publications()
+    )
+
+
+def _is_range(payload: Buffer) -> bool:
+    if len(payload) != _RANGE.size:
+        return False
+    numbers: tuple[int, ...] = _RANGE.unpack(payload)
+    *_, first, last = numbers
+    return first <= last and max(numbers) < _LIMIT
+
+
 def lost_range(run: PublicationRun) -> tuple[SourceId, int, int]:
-    """Return the source, or the stream, that a marker is for, and the first and last number."""
-    *source, first, last = _RANGE.unpack(b"".join(run.payload))
+    """Return the source, or the stream, that a marker is for, and the first and last number.
+
+    The marker of a stream, which names no range, is for itself.
+    """
+    payload = b"".join(run.payload)
+    if not payload:
+        return run.source, run.first, run.last
+    *source, first, last = _RANGE.unpack(payload)
     return SourceId(*source), first, last
+
+
+def is_of_publisher(run: PublicationRun) -> bool:
+    """Return True if a marker is for publications of its own source, and is numbered as `marker`.
+
+    Other markers are for positions of a stream.
+    """
+    source, _, last = lost_range(run)
+    return source == run.source and last == run.last
 
 
 def split_by_markers(run: PublicationRun) -> Iterator[PublicationRun]:

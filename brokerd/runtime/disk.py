@@ -162,13 +162,18 @@ class DurableWrites:
     async def _carry_out(self, operation: Callable[[], Returned], thread: DiskThread) -> Returned:
         number = self._operations = self._operations + 1
         self._began_ns[number] = clock_ns()
+        has_failed = False
         try:
             return await thread.carry_out(operation)
+        except OSError as error:
+            has_failed = not is_transient(error)  # the broker ends, and records `disk_failed`
+            raise
         finally:
             began_ns = self._began_ns.pop(number)
             if number in self._stalled:
                 self._stalled.discard(number)
-                self._record(DISK_RESUMED, {"after_ns": clock_ns() - began_ns})
+                if not has_failed:
+                    self._record(DISK_RESUMED, {"after_ns": clock_ns() - began_ns})
 
     async def perform(self, write: Callable[[], None], size_bytes: int, thread: DiskThread) -> None:
         """Carry out `write` in a thread; repeat it while the disk has no room.

@@ -26,7 +26,12 @@ from brokerd.errors import (
     StateLost,
     StorageCorrupt,
 )
-from brokerd.interpreter import raise_descriptor_limit
+from brokerd.interpreter import (
+    NO_PROCESS,
+    NO_PROCESS_ADVICE,
+    has_met_process_limit,
+    raise_descriptor_limit,
+)
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
 from brokerd.model.retention_policy import RetentionPolicy
@@ -60,6 +65,7 @@ from brokerd.runtime.state_folder import (
     MOST_CAUSE,
     PreflightError,
     StateFolder,
+    describe_obstacle,
     held,
     loss_text,
     record_loss,
@@ -68,6 +74,7 @@ from brokerd.runtime.stores import Stores, WitnessRows, begin_with_room, log_wai
 from brokerd.runtime.streams import dial_tcp, dial_tls
 from brokerd.runtime.tls import TlsCredentials, is_loopback
 from brokerd.sessions.session import SelfDescription, SessionTable
+from brokerd.storage.files import is_transient
 from brokerd.storage.meta_store import Beginning
 from brokerd.wire.attributes import decode_attribute_table
 
@@ -92,16 +99,18 @@ def run_broker(mapping: Mapping[str, Any]) -> None:
         StorageCorrupt: the data on the disk cannot be the broker's own.
         BrokerMustEnd: the other brokers have decommissioned this broker, or its durable state is
             lost (StateLost).
-        SystemExit: status 4, if its port or its state folder is in use; the reason is written to
-            stderr.
+        SystemExit: status 4, if its port or its state folder is in use, its log folder cannot be
+            written, or no thread may be started; the reason is written to stderr.
     """
     config = BrokerConfig.from_mapping(dict(mapping), f"broker {mapping.get('broker', '?')}")
     try:
         with held(config) as folder:
             while _run_once(config, folder):
                 log_wait(config, "restores its lost state from other brokers")
-    except (BrokerError, BaseExceptionGroup) as raised:
+    except (BrokerError, BaseExceptionGroup, RuntimeError) as raised:
         error = _first(raised)
+        if isinstance(error, RuntimeError) and has_met_process_limit(error):
+            error = PreflightError(f"{NO_PROCESS}; {NO_PROCESS_ADVICE}")
         in_the_way = isinstance(error, PreflightError) or (
             isinstance(error, ControlError) and error.kind == "busy"
         )
@@ -198,11 +207,11 @@ class BrokerProcess:
         try:
             beginning, full_ns = await begin_with_room(stores, config, self.digest)
         except StateLost as error:
-            with closing(EventLog(Path(config.log_folder))) as log:
+            with closing(_open_log(config)) as log:
                 log.record("state_lost", {"cause": str(error)})
             raise
         folder.remember()
-        log = EventLog(Path(config.log_folder))
+        log = _open_log(config)
         try:
             if full_ns:
                 log.record("disk_has_room", {"after_ns": full_ns})
@@ -566,3 +575,19 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _open_log(config: BrokerConfig) -> EventLog:
+    """Return the event log of a broker.
+
+    Raises:
+        PreflightError: its log folder cannot be written.
+        OSError: the disk has no room, or no file descriptor is free.
+    """
+    folder = Path(config.log_folder)
+    try:
+        return EventLog(folder)
+    except OSError as error:
+        if is_transient(error):
+            raise
+        raise PreflightError(describe_obstacle(folder, error)) from None

@@ -32,6 +32,14 @@ class PreflightError(BrokerError):
     """An obstacle that existed before this broker: a port, a lock."""
 
 
+def describe_obstacle(folder: Path, error: OSError) -> str:
+    """Return the file of a folder that cannot be made or opened, and the reason."""
+    if isinstance(error, FileExistsError):
+        return f"{folder}: cannot be used: it is a file, or a link to a folder that does not exist"
+    why = (error.strerror or str(error)).lower()
+    return f"{error.filename or folder}: cannot be used: {why}"
+
+
 class StateFolder:
     """The state folder of one broker, for as long as `held` holds it.
 
@@ -75,12 +83,8 @@ def held(config: BrokerConfig) -> Iterator[StateFolder]:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        why = "it is a file, or a link to a folder that does not exist"
-        raise PreflightError(f"{folder}: cannot be used: {why}") from None
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise PreflightError(f"{error.filename or folder}: cannot be used: {why}") from None
+        raise PreflightError(describe_obstacle(folder, error)) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -125,24 +125,32 @@ class LogVolume:
         self._logs, self._segments, self._segment, self._group = {}, {}, 0, 1
         if not recovering:
             self.clear()
-        numbers = self._numbers()
+        numbers, wanted = self._numbers(), list(names)
         for number in numbers:
             try:
                 self._recover(number, is_first=number == numbers[0], is_last=number == numbers[-1])
             except LogDamaged as damage:
                 if not drops_damage:
                     raise
+                self._add_logs(wanted)  # all of them have their ends behind the damage
                 self._drop(numbers[numbers.index(number) :], damage.position)
                 break
         else:
             self.lost_groups = self._count_lost()
-        wanted = list(names)
+        self._add_logs(wanted)
+        return {name: (log.first, log.next) for name, log in self._logs.items()}
+
+    def _add_logs(self, wanted: Sequence[str]) -> None:
+        """Add the logs that are not on disk yet.
+
+        Raises:
+            StorageCorrupt: there is another log on disk.
+        """
         for name in self._logs:
             if name not in wanted:
                 raise StorageCorrupt(f"{self._folder}: has a log {name!r}, but not in {wanted}")
         for name in wanted:
             self._logs.setdefault(name, LogState())
-        return {name: (log.first, log.next) for name, log in self._logs.items()}
 
     def _count_lost(self) -> int:
         """Return the number of durable groups behind the last group; group numbers never repeat."""
@@ -154,30 +162,32 @@ class LogVolume:
         """Remove the later segments, and the first of them from a position on.
 
         A segment is removed once all of its records are chopped. The damage may have destroyed the
-        entry that chopped them. So that entry is written again, and durable before the first
-        segment changes: after a crash the damage is found once more.
+        entry that chopped them, which is written again. The order is for crashes: first a segment
+        behind all others, with that entry and the ends of all logs, then the removal of the later
+        segments, then the change of the damaged one. Until that change the damaged segment is not
+        the last, and the damage is found once more.
         """
-        for number in reversed(numbers[1:]):
-            self._files.remove(self._path(number))
         first, path = numbers[0], self._path(numbers[0])
         keeps_start = position > SEGMENT.size
         if not keeps_start:
             self._segments.pop(first, None)
         self.lost_groups = self._count_lost()
-        self._segment = first
-        if chops := list(self._missing_chops()):
-            self.write(chops)  # may remove the segment
-        if not keeps_start:
-            self._segment = max(self._segments, default=0)
-            self._files.remove(path)
-        elif first in self._segments:
+        self._segment = numbers[-1]
+        self._write_group(list(self._missing_chops()))
+        for number in numbers[1:]:
+            self._files.remove(self._path(number))
+        self._files.sync_folder(self._folder)
+        if keeps_start:
             file = self._files.open(path, change=True)
             try:
                 self._files.cut(file, position)
                 self._files.sync(file)
             finally:
                 self._files.close(file)
+        else:
+            self._files.remove(path)
         self._files.sync_folder(self._folder)
+        self._remove_chopped()
 
     def _missing_chops(self) -> Iterator[LogEntry]:
         """Yield an entry that removes the records of each log that are in no segment."""
@@ -294,6 +304,10 @@ class LogVolume:
         Raises:
             OSError: if the cause is a lack of room or of descriptors, nothing has changed.
         """
+        self._write_group(entries)
+        self._remove_chopped()
+
+    def _write_group(self, entries: Sequence[LogEntry | LogRun]) -> None:
         self._ensure_segment()
         if self._size == SEGMENT.size:
             ends = [ends_entry(name, log.first, log.next) for name, log in self._logs.items()]
@@ -311,7 +325,6 @@ class LogVolume:
         self._apply(self._size, entries)
         self._size += len(group)
         self._group += 1
-        self._remove_chopped()
 
     def close(self) -> None:
         """Close the files."""

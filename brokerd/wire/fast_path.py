@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Any, Final
 
 from brokerd.model.identity import SourceId
+from brokerd.model.losses import MARKER
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.sessions.messages import Heartbeat
 from brokerd.wire.attributes import MAXIMUM_BLOB_BYTES
@@ -157,6 +158,7 @@ class _Like:
             or payload_bytes != size
             or not 0 < blob_bytes <= MAXIMUM_BLOB_BYTES
             or first >= INTEGER_LIMIT
+            or blob == MARKER
         ):
             return None
         pieces: tuple[Buffer, ...] = ()

@@ -15,6 +15,7 @@ from operator import sub
 from typing import Any, Final
 
 from brokerd.model.identity import SourceId
+from brokerd.model.losses import has_marker, is_malformed
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.wire.attributes import MAXIMUM_BLOB_BYTES
 from brokerd.wire.strict_cbor import (
@@ -126,6 +127,8 @@ def decode_run(values: Any, header: bytes, payload: memoryview) -> PublicationRu
         _keep(payload, size),
         _decode_origins(values[end:], count) if len(values) > end else (),
     )
+    if has_marker(run) and is_malformed(run):
+        raise Misfit("a malformed loss marker")
     object.__setattr__(run, "header", header)
     return run
 

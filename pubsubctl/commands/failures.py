@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from brokerd.agent.host.private_files import write_private
 from brokerd.errors import ConfigError, ControlError
+from brokerd.interpreter import NO_PROCESS, NO_PROCESS_ADVICE, has_met_process_limit
 from brokerd.text import nearest, shown
 from pubsubctl.console.console import OUTPUT, Console, Result
 from pubsubctl.console.invocation import Invocation
@@ -94,6 +95,8 @@ def _reportable(error: BaseException) -> PubsubctlError | None:
             "not enough memory for this process",
             "raise the limit (`ulimit -v`), or end other processes",
         )
+    if has_met_process_limit(error):
+        return PreflightFailed(NO_PROCESS, NO_PROCESS_ADVICE)
     if isinstance(error, OSError) and error.filename == OUTPUT:
         return PreflightFailed(f"{OUTPUT}: {(error.strerror or str(error)).lower()}")
     if isinstance(error, OSError):

@@ -1,18 +1,22 @@
 """Stories about agents in the background: started from a shell, reached over a pipe."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from brokerd.agent import daemon
 from brokerd.agent.client import open_agent, open_agent_of
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
+from brokerd.runtime import process
 from tests.helpers.agents import MODULE, REPOSITORY, Lab, make_lab, run, until
 from tests.helpers.patience import PATIENCE_S
 
@@ -155,3 +159,41 @@ def test_the_journal_records_each_action_before_its_execution(lab: Lab) -> None:
             assert kill["t_ns"] < exited["t_ns"]
 
     run(story)
+
+
+def refuse_to_fork() -> int:
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def test_a_limit_of_processes_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An agent without a process, and a broker without a thread."""
+    monkeypatch.setattr(os, "fork", refuse_to_fork)
+    assert daemon.start_daemon(tmp_path / "root", "host", "d1", {}) == 4
+    assert "`ulimit -u`" in capsys.readouterr().err
+
+    def refuse_to_start(*_: object) -> bool:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(process, "_run_once", refuse_to_start)
+    mapping = broker_mapping(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        process.run_broker(mapping)
+    assert ended.value.code == 4
+    assert "broker c1: this account may start no further" in capsys.readouterr().err
+
+
+def broker_mapping(folder: Path) -> dict[str, Any]:
+    """Return the configuration of a broker; its topology is not read."""
+    return {
+        "broker": "c1",
+        "topology_file": str(folder / "topology.toml"),
+        "protocol": "best_effort",
+        "deployment_id": "d1",
+        "listen": "127.0.0.1:1",
+        "state_folder": str(folder / "state"),
+        "control_socket": str(folder / "control"),
+        "log_folder": str(folder / "log"),
+        "addresses": {"c1": "127.0.0.1:1"},
+    }

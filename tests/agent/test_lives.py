@@ -19,7 +19,7 @@ from brokerd.agent.journal import Journal, Recollection
 from brokerd.agent.nft import Table
 from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity
-from brokerd.agent.supervisor import ManagedProcess, Supervisor
+from brokerd.agent.supervisor import ManagedProcess, Supervisor, make_log_folder
 from brokerd.agent.watchdog import read_heal_time, run_nft_watchdog, run_share_watchdog, write_lease
 from brokerd.errors import ControlError
 from brokerd.runtime.state_folder import record_loss
@@ -238,3 +238,17 @@ def test_a_table_that_cannot_be_deleted_is_not_reported_as_healed(
         with pytest.raises(ControlError, match="nft does not answer"):
             run_nft_watchdog(config)
         assert read_heal_time(lease) is None
+
+
+@pytest.mark.parametrize("is_file", [True, False], ids=["a file", "a folder of other files"])
+def test_a_process_without_a_log_folder_is_refused_with_the_path(
+    tmp_path: Path, is_file: bool
+) -> None:
+    """It ended without a word: its words go to a file of that folder."""
+    folder = tmp_path / "b1"
+    if is_file:
+        folder.touch()
+    else:
+        (folder / "stderr.log").mkdir(parents=True)
+    with pytest.raises(ControlError, match=r"^b1: its log folder .*b1.*: cannot be used: .*; give"):
+        make_log_folder("b1", folder)

@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TextIO
@@ -47,6 +48,7 @@ from tests.fuzz.client_script import ClientScript
 from tests.fuzz.frames import HEARTBEAT, changed, frame_of, garbage
 from tests.fuzz.values import any_message, message_of
 from tests.helpers.every_protocol import BROKERS, HOMES, topology_text
+from tests.helpers.message_kinds import all_kinds
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import free_address
 from tests.helpers.warm_image import start_program
@@ -517,6 +519,13 @@ async def look_at_brokers(brokers: Brokers, counts: Counts) -> None:
     await brokers.wait_until_ready()
 
 
+def encode_every_kind() -> None:
+    """Load the messages of all protocols, and make their encoders."""
+    random = Random(0)
+    for kind in all_kinds():
+        frame_of(message_of(kind, random))
+
+
 async def fuzz(
     protocol: str,
     seed: int,
@@ -532,6 +541,7 @@ async def fuzz(
     """
     with running(protocol, folder, **parameters) as brokers, (folder / "journal").open("w") as log:
         await brokers.wait_until_ready()
+        encode_every_kind()  # later, honest clients of this process would be silent meanwhile
         campaign = Campaign(protocol, seed, frames, brokers, log)
         counts = campaign.counts
         try:
@@ -557,6 +567,7 @@ def main() -> None:
     parser.add_argument("--protocol", choices=[*DEFINITIONS], action="append")
     parser.add_argument("--frames", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--replicas", type=int, help="of gryphon and durable: disks of a state")
     parser.add_argument("--replay", type=Path, help="the journal of a campaign that failed")
     parser.add_argument("--folder", type=Path, help="where the brokers' files stay")
     given = parser.parse_args()
@@ -571,7 +582,10 @@ def main() -> None:
                 folder.mkdir(parents=True)
             told = f"{protocol}: seed {given.seed}"
             try:
-                counts = trio.run(fuzz, protocol, given.seed, given.frames, folder, given.replay)
+                parameters = {} if given.replicas is None else {"replicas": given.replicas}
+                campaign = partial(fuzz, **parameters)
+                replayed = given.replay
+                counts = trio.run(campaign, protocol, given.seed, given.frames, folder, replayed)
             except Fault as fault:
                 failed = True
                 kept = Path(f"fuzz-{protocol}-{given.seed}.journal").absolute()

@@ -18,7 +18,7 @@ _NESTED: Final = 3
 
 def message_of(kind: type, random: Random) -> Any:
     """Return any encodable message of a type."""
-    return _value(kind, random, 0)
+    return value_of(kind, random, 0)
 
 
 def any_message(random: Random) -> Any:
@@ -31,12 +31,13 @@ def any_run(random: Random) -> PublicationRun:
     count = random.randrange(1, 5)
     first = random.choice(_NUMBERS[:-1])
     table = tuple(encode_attributes({"kind": random.choice(_SCALARS)}) for _ in range(2))
-    source = _value(get_type_hints(PublicationRun)["source"], random, 0)
+    source = value_of(get_type_hints(PublicationRun)["source"], random, 0)
     sequences = range(first, first + count)
     return PublicationRun(source, sequences, table[:1], bytes(count), 2, (b"xy" * count,))
 
 
-def _value(annotation: Any, random: Random, depth: int) -> Any:
+def value_of(annotation: Any, random: Random, depth: int = 0) -> Any:
+    """Return any encodable value of an annotation."""
     if annotation is int:
         return random.choice(_NUMBERS)
     if annotation is str:
@@ -61,19 +62,19 @@ def _value(annotation: Any, random: Random, depth: int) -> Any:
         return random.choice(arguments)
     if origin in (Union, UnionType):
         (kind,) = (argument for argument in arguments if argument is not NoneType)
-        return None if random.random() < 0.5 else _value(kind, random, depth)
+        return None if random.random() < 0.5 else value_of(kind, random, depth)
     if origin is tuple and arguments[1:] == (...,):
         count = random.choice((0, 1, 1, 2, 3)) if depth < _NESTED else random.randrange(2)
-        return tuple(_value(arguments[0], random, depth + 1) for _ in range(count))
+        return tuple(value_of(arguments[0], random, depth + 1) for _ in range(count))
     if origin is tuple:
-        return tuple(_value(argument, random, depth) for argument in arguments)
+        return tuple(value_of(argument, random, depth) for argument in arguments)
     hints = get_type_hints(annotation)
     if issubclass(annotation, tuple):
-        return annotation(*(_value(hints[name], random, depth) for name in annotation._fields))
+        return annotation(*(value_of(hints[name], random, depth) for name in annotation._fields))
     assert is_dataclass(annotation), f"no value of {annotation}"
     made: Any = annotation
     names = [each.name for each in fields(made) if each.init]
-    return made(**{name: _value(hints[name], random, depth) for name in names})
+    return made(**{name: value_of(hints[name], random, depth) for name in names})
 
 
 def _constraint(random: Random) -> Constraint:

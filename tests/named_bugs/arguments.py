@@ -10,6 +10,8 @@ from typing import Final
 from brokerd.client.state import Home
 from brokerd.model.identity import SourceId
 from brokerd.protocols.definition import Order
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, CopyWrite
+from brokerd.protocols.gryphon.replication import WriteKind
 from pubsubctl.errors import HostError, Interrupted
 from results.reference import risk as reference_risk
 from results.reference import verdict as reference_verdict
@@ -17,6 +19,7 @@ from results.rules import risks, verdicts
 from results.rules.terms import Guarantee
 from tests.helpers import plain_times
 from tests.helpers.histories import MUTATIONS
+from tests.helpers.stream_runs import STREAM
 from tests.protocols.ges_reliable import test_second_time as ges_again
 from tests.protocols.multi_proxy import test_repeated_transfers as moved_twice
 from tests.results.test_false_witnesses import SAMPLE
@@ -30,6 +33,17 @@ _SOUND: Final = Path(__file__).parents[1] / "simulator/plans/sound"
 ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "lack-of-memory-is-a-bug": {"error": MemoryError()},
     "error-of-an-interrupt-is-its-own": {"error": HostError("a"), "raised": Interrupted},
+    # forged messages
+    "malformed-marker-is-decoded": {"payload": b"x"},
+    "markers-take-the-fast-path": {"payload": b"x"},
+    "last-part-of-a-copy-is-not-checked": {
+        "writes": (CopyWrite(WriteKind.RECORDS, "events", 9, 0, (b"r",)),)
+    },
+    "ticks-without-a-later-one": {
+        "peer": 0,
+        "message": AckExpected(STREAM, (1 << 63) - 1, EVERYWHERE),
+        "why": "tick 92233",
+    },
     # load generators
     "unfinished-recovery-meets-a-bound": {"holds": None},
     # rules

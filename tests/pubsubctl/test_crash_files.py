@@ -1,6 +1,7 @@
 """Tests of crash files: only the user may read arguments and values, even in an existing file."""
 
 import errno
+import os
 import stat
 from pathlib import Path
 
@@ -64,6 +65,19 @@ def test_a_crash_file_is_written_elsewhere_if_its_folder_is_a_link(
 def test_a_lack_of_memory_is_no_bug(error: Exception) -> None:
     (found,) = errors_of(Invocation(), error)
     assert (found.exit_status, "ulimit -v" in str(found)) == (4, True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("can't start new thread"),
+        BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)),
+    ],
+    ids=["thread", "process"],
+)
+def test_a_limit_of_processes_is_no_bug(error: Exception) -> None:
+    (found,) = errors_of(Invocation(), error)
+    assert (found.exit_status, "ulimit -u" in str(found)) == (4, True)
 
 
 def test_a_file_beyond_the_limit_of_the_account_is_no_bug() -> None:

@@ -1,5 +1,6 @@
 """Stories about full, slow and broken disks: waits, delays, and ends of brokers."""
 
+import contextlib
 import errno
 import os
 import threading
@@ -117,9 +118,11 @@ def test_any_other_failure_is_not_tried_again(number: int) -> None:
     tell(live)
 
 
+@pytest.mark.parametrize("number", [0, errno.EIO], ids=["ends", "fails"])
 def test_an_operation_that_the_disk_does_not_end_is_reported_once(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
+    """A disk that fails after a while does not resume."""
     monkeypatch.setattr(disk, "STALLED_AFTER_NS", 1)
 
     async def live(story: Story) -> None:
@@ -127,10 +130,17 @@ def test_an_operation_that_the_disk_does_not_end_is_reported_once(
 
         def read() -> bool:
             has_begun.set()
-            return may_end.wait(PATIENCE_S)
+            may_end.wait(PATIENCE_S)
+            if number:
+                raise OSError(number, os.strerror(number))
+            return True
+
+        async def wait_read() -> None:
+            with contextlib.suppress(OSError):
+                await story.writes.read(read, story.thread)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(story.writes.read, read, story.thread)
+            nursery.start_soon(wait_read)
             while not has_begun.is_set():
                 await trio.lowlevel.checkpoint()
             found = story.writes.obstacles()  # `status` shows them
@@ -139,7 +149,7 @@ def test_an_operation_that_the_disk_does_not_end_is_reported_once(
             may_end.set()
         assert len(found) == 1, found
         assert "its disk has not ended an operation for 0 s" in found[0]
-        assert story.recorded == ["disk_stalled", "disk_resumed"]
+        assert story.recorded == ["disk_stalled"] + ["disk_resumed"] * (not number)
         assert story.writes.obstacles() == []
 
     tell(live)

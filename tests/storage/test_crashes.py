@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from brokerd.errors import DiskFailed, StorageCorrupt
+from brokerd.errors import DiskFailed, LogDamaged, StorageCorrupt
 from brokerd.protocols.interface import Append, Event, LogEnds, Persisted, Read
 from brokerd.runtime.disk import DurableWrites, LogWriter
 from brokerd.storage import log_volume
@@ -371,6 +371,55 @@ def test_a_damaged_or_foreign_mark_is_ignored(
         newest = max(each for each in files.read_all() if each != MARK)
         with pytest.raises(StorageCorrupt, match="was on disk"):
             recovered(MemoryFiles({**files.read_all(), newest: files.read_all()[newest][:-1]}))
+
+
+def chopped_history(segment_bytes: int) -> History:
+    """Return a volume with records before and behind chops, whose segments are partly removed."""
+    history = History(segment_bytes, most_bytes=1 << 20)
+    for number in range(3):
+        history.write(history.entry("a", bytes([number]) * 30), history.entry("b", b"x"))
+    for log in LOGS:
+        history.write(LogEntry(EntryKind.CHOPPED, log, 3))
+        history.write(history.entry(log, b"later"))
+    return history
+
+
+def without_damage(state: Contents) -> tuple[Table, MemoryFiles]:
+    """Recover as a broker with an accepted loss does; return the table and the files."""
+    files = MemoryFiles(state)
+    volume = LogVolume(FOLDER, files=files)
+    try:
+        ends = volume.begin(LOGS, recovering=True)
+    except LogDamaged:
+        ends = volume.begin(LOGS, recovering=True, drops_damage=True)
+    table = read_all(volume, ends)
+    volume.accept_end()
+    volume.close()
+    return table, files
+
+
+def test_a_crash_while_a_damaged_end_is_dropped_finds_the_damage_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next start drops the same, at whatever moment the crash came."""
+    monkeypatch.setattr(log_volume.os, "urandom", Random(SEED).randbytes)
+    states = 0
+    for segment_bytes in (120, 300):
+        sound = chopped_history(segment_bytes).files.read_all()
+        for path in sorted(each for each in sound if each != MARK):
+            data = sound[path]
+            for place in (0, data.rindex(b"psl1") + 30):
+                damaged = {**sound, path: data[:place] + b"?" + data[place + 1 :]}
+                table, files = without_damage(damaged)
+                known = set[int]()
+                for _, state in crashes(files.trail, 0, damaged):
+                    if (key := hash(tuple(state.items()))) not in known:
+                        known.add(key)
+                        found, again = without_damage(state)
+                        assert found == table, (segment_bytes, path, place)
+                        assert recovered(MemoryFiles(again.read_all()))[0] == table
+                states += len(known)
+    assert states > 100, states
 
 
 def test_a_publication_waits_for_room_and_for_a_disk_that_hangs() -> None:

@@ -119,8 +119,10 @@ class Routes:
             known = self._routes.get(subscription)
             if subscription.home == self._broker or (known and known.origin != peer):
                 raise RemoteProtocolError(peer, f"{subscription} belongs to another direction")
+        offered = {subscription for subscription, _ in message.subscriptions}
+        if len(offered) < len(message.subscriptions):
+            raise RemoteProtocolError(peer, "offers a subscription twice")
         if message.complete:
-            offered = {subscription for subscription, _ in message.subscriptions}
             over = [
                 route.subscription
                 for route in self._routes.values()
@@ -136,7 +138,8 @@ class Routes:
         self._confirm_reached([subscription for subscription, _ in message.subscriptions])
 
     def _on_reached(self, peer: BrokerNumber, message: SubscriptionsReached) -> None:
-        routes = [self._routes.get(subscription) for subscription in message.subscriptions]
+        named = dict.fromkeys(message.subscriptions)
+        routes = [self._routes.get(subscription) for subscription in named]
         for route in routes:
             if route is not None and route.origin == peer:
                 raise RemoteProtocolError(peer, f"{route.subscription} did not go to that side")
@@ -146,9 +149,8 @@ class Routes:
         self._confirm_reached([route.subscription for route in awaiting])
 
     def _on_withdrawn(self, peer: BrokerNumber, message: SubscriptionsWithdrawn) -> None:
-        known = [
-            subscription for subscription in message.subscriptions if subscription in self._routes
-        ]
+        named = dict.fromkeys(message.subscriptions)
+        known = [subscription for subscription in named if subscription in self._routes]
         for subscription in known:
             if self._routes[subscription].origin != peer:
                 raise RemoteProtocolError(peer, f"{subscription} belongs to another direction")

@@ -38,6 +38,7 @@ from brokerd.protocols.gryphon import (
     Range,
     Routes,
     Stream,
+    check_ticks,
     part_of,
     sequences_within,
     weight_bytes,
@@ -369,14 +370,17 @@ class Fetching:
         """
         match message:
             case Fetched(ranges=ranges, run=run):
+                check_ticks(peer, (message.lost,))
                 inside = [part_of(run, start, end) for start, end in ranges]
                 counted = sum(len(part) for part in inside if part is not None)
                 if counted != len(run) or not run.origins:
                     raise RemoteProtocolError(peer, f"{run} outside {ranges}"[:300])
                 yield from self._found(peer, run.source, find_loss(message), ranges, run)
             case NothingFetched(stream=identity, ranges=ranges):
+                check_ticks(peer, (message.lost,))
                 yield from self._found(peer, identity, find_loss(message), ranges, None)
             case Beyond(stream=identity, highest=highest, ranges=ranges):
+                check_ticks(peer, (highest,))
                 for asker, theirs in self._take_requests(peer, identity, ranges):
                     yield from self._reply(asker, Beyond(identity, highest, tuple(theirs)))
             case Deferred(stream=identity, ranges=ranges):
@@ -474,3 +478,4 @@ def _check(peer: BrokerNumber, ranges: Sequence[Range]) -> None:
     flat = [tick for each in ranges for tick in each]
     if not ranges or flat != sorted(flat) or any(start >= end for start, end in ranges):
         raise RemoteProtocolError(peer, f"ranges {ranges}"[:300])
+    check_ticks(peer, flat[-1:])

@@ -20,7 +20,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.protocols.durable.messages import Held, Hold, LetGo, Letter, Moved
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.state import ARRIVING, DurableClient, DurableSubscription
-from brokerd.protocols.gryphon import Links, Routes
+from brokerd.protocols.gryphon import Links, Routes, check_ticks
 from brokerd.protocols.interface import Change, CloseSession, Instant
 from brokerd.protocols.parts.clients.table import ClientTable
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -71,8 +71,9 @@ class Letters:
         for stream, tick in _streams_of(letter):
             self._routes.upstream(peer, stream)
             host = letter.to if type(letter) is Hold else letter.at
-            if stream.broker != host or tick < 0:
+            if stream.broker != host:
                 raise RemoteProtocolError(peer, f"{tick} of {tuple(stream)}, not of {host}")
+            check_ticks(peer, (tick,))
         self.send(letter, sideways=not is_beside)
 
 

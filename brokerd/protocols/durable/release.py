@@ -27,6 +27,7 @@ from brokerd.protocols.gryphon import (
     Done,
     Routes,
     Stream,
+    check_ticks,
 )
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.interface import Instant, RetainedStream
@@ -257,6 +258,7 @@ class Release:
         theirs = self._routes.cell_by_broker[peer]
         if cell not in self._routes.cells or theirs not in (cell, self._routes.cell):
             raise RemoteProtocolError(peer, f"releases for cell {cell}")
+        check_ticks(peer, (through for _, through in message.through))
         for identity, through in message.through:
             stream = self._streams.from_downstream(peer, identity, cell)
             if stream.upstream is None and through > stream.knowledge.highest:

@@ -45,7 +45,7 @@ from brokerd.protocols.ges_reliable.definition import (
 )
 from brokerd.protocols.ges_reliable.fetches import EpochFetches
 from brokerd.protocols.ges_reliable.handover import Handovers
-from brokerd.protocols.ges_reliable.messages import KINDS
+from brokerd.protocols.ges_reliable.messages import KINDS, brokers_in
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.reconnection import StorageSearches
 from brokerd.protocols.ges_reliable.requests import PublishRequests, SubscriptionRequests
@@ -120,6 +120,13 @@ class AddressedMessages:
     def change(self, addresses: Sequence[Address]) -> None:
         """Replace the addresses after brokers have joined."""
         self._addresses = addresses
+
+    def are_known(self, message: Any) -> bool:
+        """Return True unless a message names a broker that was never announced here.
+
+        Such a message is dropped: of an honest sender, it is repeated until the overlay is here.
+        """
+        return all(broker < len(self._addresses) for broker in brokers_in(message))
 
     def to(self, broker: BrokerNumber) -> Target:
         """Return the target of messages to a broker."""
@@ -463,8 +470,12 @@ class GesReliable(EventMachine):
         self.storage.on_records(event)
 
     def _on_carried(self, peer: Peer, message: Any) -> None:
-        if self._forwarding.is_for_here(peer, message):
+        if not self._forwarding.is_for_here(peer, message):
+            return
+        if self._forwarding.are_known(message):
             self._on_addressed(peer, message)
+        else:
+            self._ignored += 1
 
     def _on_addressed(self, peer: Peer, message: Any) -> None:
         """Process a message for this broker."""

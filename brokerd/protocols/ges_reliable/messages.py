@@ -4,7 +4,7 @@ A message is addressed to a single broker, and brokers on the route only forward
 message may be lost, duplicated or overtaken; a request is repeated until an answer arrives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -248,6 +248,26 @@ class Fetched:
     def is_request(self) -> bool:
         """True for a request to fetch again: the storage has restarted."""
         return not self.number
+
+
+def brokers_in(message: Any) -> Iterator[BrokerNumber]:
+    """Yield the brokers that a receiver of a message may send to."""
+    match message:
+        case Change(home=home, requests=requests):
+            yield home
+            named: Sequence[Any] = requests
+        case Changed(answers=answers):
+            named = answers
+        case Store(home=home):
+            yield home
+            return
+        case Fetch(follower=follower):
+            yield follower
+            return
+        case _:
+            return
+    for each in named:
+        yield from (place for place in (each.successor, each.before) if place is not None)
 
 
 def _fits_store(message: Store) -> object:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
-from brokerd.model.losses import has_marker, split_by_markers
+from brokerd.model.losses import has_marker, is_of_publisher, split_by_markers
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.ges_reliable.definition import LOG, StoragePlace
@@ -296,8 +296,12 @@ class Storage:
         if self.profile is not None:
             raise RemoteProtocolError(peer, f"{run.source} is published at no root")
         self.registrations.match(run)  # malformed runs are not stored
+        parts = [*split_by_markers(run)]  # the session joins a marker with later publications
+        for part in parts:
+            if has_marker(part) and not is_of_publisher(part):
+                raise RemoteProtocolError(peer, f"the loss marker of {run.source} is of another")
         self._counters["publications_received"] += len(run)
-        for part in split_by_markers(run):  # the session joins it with later publications
+        for part in parts:
             self._store(message.home, part)
 
     def _store(self, home: BrokerNumber, run: PublicationRun) -> None:
@@ -362,7 +366,7 @@ class Storage:
                 self._deadlines.set(_count_waiting(asker), due_ns)
         self.feeds.report(now_ns)
 
-    def _on_events(self, _peer: Peer, message: Events) -> None:
+    def _on_events(self, peer: Peer, message: Events) -> None:
         """Take a part of another storage's answer.
 
         Raises:
@@ -370,6 +374,8 @@ class Storage:
         """
         rest = self.feeds.rest_of(message)
         if rest is not None:
+            if not rest.origins:
+                raise RemoteProtocolError(peer, f"{rest.source} is of no storage")
             self.registrations.match(rest)  # malformed runs are not stored
             self._take(self.feeds.on_rest(message.storage, rest))
 

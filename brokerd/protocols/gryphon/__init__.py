@@ -23,7 +23,7 @@ from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends
 from brokerd.protocols.gryphon.routes import KIND, Cell, Links, Routes, hosts_clients
 from brokerd.protocols.gryphon.state import BEGINS, PersistentState
-from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams, Subend
+from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams, Subend, check_ticks
 
 __all__ = [
     "BEGINS",
@@ -49,6 +49,7 @@ __all__ = [
     "Stream",
     "Streams",
     "Subend",
+    "check_ticks",
     "hosts_clients",
     "logs_with",
     "part_of",

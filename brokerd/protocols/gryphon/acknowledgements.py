@@ -20,7 +20,7 @@ from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import Pubends
 from brokerd.protocols.gryphon.routes import Cell, Links, Routes
-from brokerd.protocols.gryphon.stream import Stream, Streams
+from brokerd.protocols.gryphon.stream import Stream, Streams, check_ticks
 from brokerd.protocols.interface import Effect, Instant, Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 
@@ -203,6 +203,7 @@ class Acknowledgements:
         cell, theirs = message.cell, self._routes.cell_by_broker[peer]
         if cell not in self._routes.cells or theirs not in (cell, self._routes.cell):
             raise RemoteProtocolError(peer, f"acknowledges for cell {cell}")
+        check_ticks(peer, (through for _, through in message.through))
         streams = [
             (self._streams.from_downstream(peer, identity, cell), through)
             for identity, through in message.through

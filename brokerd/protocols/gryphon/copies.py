@@ -141,13 +141,16 @@ class Copies:
         if message.position == 0:
             if WriteKind.BEGIN in kinds[1:] or (staged is None) != (kinds[:1] == [0]):
                 raise RemoteProtocolError(owner, "a part of a copy that has not begun")
-            _check_order(owner, staged or StateCopy(term), message.writes)
+            _check_order(owner, staged or StateCopy(term), copy, message.writes)
             return
         if staged is None and (copy is None or copy.term != term):
             raise RemoteProtocolError(owner, "a live write without a copy")
         if staged is not None:
-            if kinds[-1:] != [WriteKind.END] or WriteKind.BEGIN in kinds:
+            if kinds[-1:] != [WriteKind.END] or WriteKind.END in kinds[:-1]:
                 raise RemoteProtocolError(owner, "a live write in an unfinished copy")
+            if WriteKind.BEGIN in kinds:
+                raise RemoteProtocolError(owner, "a copy that begins in another one")
+            _check_order(owner, staged, copy, message.writes)
             return
         assert copy is not None
         if message.position != copy.position + bool(kinds):
@@ -156,7 +159,7 @@ class Copies:
             )
         if any(kind not in _LIVE for kind in kinds):
             raise RemoteProtocolError(owner, f"writes of kinds {kinds} in a whole copy")
-        _check_order(owner, copy, message.writes)
+        _check_order(owner, copy, None, message.writes)
 
     def on_writes(
         self, owner: BrokerNumber, message: CopyWrites
@@ -325,26 +328,64 @@ def _check_writes(writes: Iterable[CopyWrite]) -> None:
                 unpack_row(each)
 
 
-def _check_order(owner: BrokerNumber, copy: StateCopy, writes: Iterable[CopyWrite]) -> None:
+class _Extent(NamedTuple):
+    """The records [first, next) of a log while writes are checked; empty ones begin anywhere."""
+
+    first: int = 1
+    next: int = 1
+    has_records: bool = False
+
+    @classmethod
+    def of(cls, log: LogCopy | None) -> "_Extent":
+        return cls() if log is None else cls(log.first, log.next, bool(log.spans))
+
+    def chopped(self, first: int) -> "_Extent":
+        first = max(self.first, first)
+        return _Extent(first, max(self.next, first), self.has_records and self.next > first)
+
+    def truncated(self, end: int) -> "_Extent":
+        return _Extent(self.first, min(self.next, end), self.has_records and end > self.first)
+
+
+def _check_order(
+    owner: BrokerNumber, copy: StateCopy, before: StateCopy | None, writes: Iterable[CopyWrite]
+) -> None:
     """Check that records follow the last records of their logs.
 
+    Args:
+        before: the copy of an earlier term, which has the records that the owner keeps.
+
     Raises:
-        RemoteProtocolError: records are missing or repeated.
+        RemoteProtocolError: records are missing or repeated, or released before their log begins.
     """
-    following = {name: log.next for name, log in copy.logs.items() if log.first < log.next}
+    extents: dict[str, _Extent] = {}
     for write in writes:
-        if write.kind == WriteKind.RECORDS:
-            expected = following.get(write.log, write.first)
-            if write.first != expected:
-                raise RemoteProtocolError(
-                    owner, f"record {write.first} of log {write.log}, not {expected}"
-                )
-            following[write.log] = write.first + len(write.items)
+        name = write.log
+        if write.kind in (WriteKind.BEGIN, WriteKind.ROWS, WriteKind.END):
+            continue
+        extent = extents.get(name) or _Extent.of(copy.logs.get(name))
+        if write.kind == WriteKind.KEEP:
+            kept = _Extent.of(before.logs.get(name) if before is not None else None)
+            extent = kept.truncated(write.end).chopped(write.first)
+        elif write.kind == WriteKind.ENDS:
+            known = name in extents or name in copy.logs
+            extent = extent if known else _Extent(write.first, write.first)
+            extent = extent.chopped(write.first).truncated(write.end)
         elif write.kind == WriteKind.CHOP:
-            if write.first > following.get(write.log, write.first):
-                del following[write.log]
-        elif write.kind in (WriteKind.TRUNCATE, WriteKind.KEEP):
-            following.pop(write.log, None)
+            extent = extent.chopped(write.first)
+        elif write.kind == WriteKind.TRUNCATE:
+            extent = extent.truncated(write.first)
+        else:
+            is_new = not extent.has_records and extent.first == extent.next
+            if write.first != extent.next and not is_new:
+                raise RemoteProtocolError(
+                    owner, f"record {write.first} of log {name}, not {extent.next}"
+                )
+            first = write.first if is_new else extent.first
+            extent = _Extent(first, write.first + len(write.items), True)
+        if extent.next < extent.first:
+            raise RemoteProtocolError(owner, f"log {name} of {tuple(extent)}")
+        extents[name] = extent
 
 
 def _end_of(owner: BrokerNumber, copy: StateCopy) -> CopyWrites:

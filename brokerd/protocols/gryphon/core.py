@@ -65,7 +65,7 @@ from brokerd.protocols.gryphon.replicated_core import ReplicatedCore
 from brokerd.protocols.gryphon.routes import RETRY, Links, Neighbours, Routes
 from brokerd.protocols.gryphon.state import COUNTERS, TABLES, PersistentState
 from brokerd.protocols.gryphon.status import Reports
-from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams
+from brokerd.protocols.gryphon.stream import InFlightEvents, Stream, Streams, check_ticks
 from brokerd.protocols.gryphon.total_order import (
     DOUBT,
     JOINING,
@@ -464,6 +464,7 @@ class Gryphon(LogFirstMachine):
 
     def _on_ack_expected(self, peer: BrokerNumber, message: AckExpected) -> None:
         stream = self.streams.from_upstream(peer, message.stream)
+        check_ticks(peer, (message.through,))
         if not self.streams.has_target(peer, stream, message.onto):
             return
         self.effects += self.acknowledgements.on_ack_expected(peer, stream, message)

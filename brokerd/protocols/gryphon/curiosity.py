@@ -19,7 +19,7 @@ from brokerd.protocols.gryphon.knowledge import LAST_TICK, TICK_NS, IntervalSet,
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Doubt, Nack
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Links, Routes
-from brokerd.protocols.gryphon.stream import PartHandler, Stream, Streams, check_ranges
+from brokerd.protocols.gryphon.stream import PartHandler, Stream, Streams, check_ranges, check_ticks
 from brokerd.protocols.interface import (
     Effect,
     Instant,
@@ -251,6 +251,7 @@ class DelayCuriosity:
         """
         cell, effects = self._routes.cell_of(peer), list[Any]()
         stream = self._streams.from_downstream(peer, message.stream, cell)
+        check_ticks(peer, (message.after,))
         identity, knowledge = stream.identity, stream.knowledge
         is_beside = cell == self._routes.cell
         lacks = not is_beside and stream.acknowledged_by(cell) < knowledge.events.last

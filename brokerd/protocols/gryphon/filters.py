@@ -27,7 +27,7 @@ from brokerd.protocols.gryphon.messages import (
 )
 from brokerd.protocols.gryphon.routes import Links, Routes
 from brokerd.protocols.gryphon.state import FILTERED
-from brokerd.protocols.gryphon.stream import PartHandler, Streams
+from brokerd.protocols.gryphon.stream import PartHandler, Streams, check_ticks
 from brokerd.protocols.interface import Change, Effect, Instant, Send
 from brokerd.protocols.parts.bounds import is_leap
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -323,6 +323,7 @@ class FilterExchange:
                 raise RemoteProtocolError(peer, f"there is no filter {tuple(beginning.version)}")
             if beginning.broker not in self._table or len(beginning.ticks) != self._streams.pubends:
                 raise RemoteProtocolError(peer, f"no pubends begin with {beginning}"[:300])
+            check_ticks(peer, beginning.ticks)
         return self._add(message.beginnings, now_ns)
 
     def _add(self, beginnings: Iterable[Beginning], now_ns: Instant) -> list[Any]:

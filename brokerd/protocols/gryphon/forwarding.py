@@ -18,11 +18,11 @@ from brokerd.model.message_kind import JOINED_BYTES
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.filter_table import FilterTable
 from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl
-from brokerd.protocols.gryphon.knowledge import Range
+from brokerd.protocols.gryphon.knowledge import TICK_LIMIT, Range
 from brokerd.protocols.gryphon.messages import EVERYWHERE, Events, Silent, split_by_events
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Cell, Links, Routes
-from brokerd.protocols.gryphon.stream import Stream, Streams, check_ranges
+from brokerd.protocols.gryphon.stream import Stream, Streams, check_ranges, check_ticks
 from brokerd.protocols.interface import Effect, Instant, Send
 from brokerd.protocols.parts.selection import match_run
 
@@ -99,8 +99,10 @@ class Forwarding:
             RemoteProtocolError: the message is malformed.
         """
         run, start, end = message.run, message.start, message.end
-        if not (0 < start <= run.first and run.last < end and run.origins):
+        if not (0 < start <= run.first and run.last < end <= TICK_LIMIT and run.origins):
             raise RemoteProtocolError(peer, f"[{start}, {end}) around {run}"[:300])
+        if message.final >= TICK_LIMIT:
+            raise RemoteProtocolError(peer, f"final tick {message.final}")
         has_target = not message.again and self._streams.has_target(peer, stream, message.onto)
         match_run(self._memo, run, peer)
         self._compare(stream, message.final, start, end, run)
@@ -126,6 +128,7 @@ class Forwarding:
             RemoteProtocolError: the ranges are malformed.
         """
         check_ranges(peer, message.ranges)
+        check_ticks(peer, (message.final,))
         for start, end in message.ranges:
             self._compare(stream, message.final, start, end, None)
         effects = self._record_upstream(peer, stream, message.final, now_ns)

@@ -22,6 +22,9 @@ TICK_NS: Final = 1_000
 LAST_TICK: Final = 1 << 54
 """A bound on ticks, five hundred years ahead of any machine's clock."""
 
+TICK_LIMIT: Final = (1 << 63) - 1
+"""A bound on ticks in messages, so that a later tick still has an encoding."""
+
 
 def ticks_in(duration_ns: int) -> int:
     """Return the number of ticks in a duration, at least one."""

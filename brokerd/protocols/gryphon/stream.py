@@ -6,14 +6,14 @@ here and the child's filter; of its ostream curiosity and acks remain.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.gryphon.knowledge import IntervalSet, Knowledge, Range
+from brokerd.protocols.gryphon.knowledge import TICK_LIMIT, IntervalSet, Knowledge, Range
 from brokerd.protocols.gryphon.liveness import GapTable
 from brokerd.protocols.gryphon.messages import EVERYWHERE
 from brokerd.protocols.gryphon.parameters import GryphonParameters
@@ -430,10 +430,21 @@ class Streams:
 
 
 def check_ranges(peer: BrokerNumber, ranges: Sequence[Range]) -> None:
-    """Check that the ranges of a message are neither missing nor empty.
+    """Check that the ranges of a message are neither missing nor empty, and within the ticks.
 
     Raises:
-        RemoteProtocolError: the peer sent no range, or an empty range.
+        RemoteProtocolError: the peer sent no range, or an empty range, or an impossible tick.
     """
-    if not ranges or any(start >= end for start, end in ranges):
+    if not ranges or any(not start < end <= TICK_LIMIT for start, end in ranges):
         raise RemoteProtocolError(peer, f"ranges {ranges}"[:300])
+
+
+def check_ticks(peer: BrokerNumber, ticks: Iterable[int]) -> None:
+    """Check that ticks in a message are possible.
+
+    Raises:
+        RemoteProtocolError: a tick has no later tick with an encoding.
+    """
+    highest = max(ticks, default=0)
+    if highest >= TICK_LIMIT:
+        raise RemoteProtocolError(peer, f"tick {highest}")

@@ -4,9 +4,10 @@ Paper: [MP22] §2. Deviates: the paper's client is one user; an access broker se
 clients.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from brokerd.model.identity import BrokerNumber
+from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.protocols.multi_proxy.clients import Clients
 from brokerd.protocols.multi_proxy.fetches import Fetches
@@ -147,6 +148,14 @@ class AccessBroker:
             self.owners.on_merged(peer, message)
 
     # ------------------------------------------------------------ routes
+
+    def check_owned(self, peer: Peer, owners: Sequence[Owner]) -> None:
+        """Check announced owners before `on_owned`.
+
+        Raises:
+            RemoteProtocolError: an owner is impossible; the fault of the peer.
+        """
+        self.owners.check(peer, owners)
 
     def on_owned(self, peer: BrokerNumber, owners: tuple[Owner, ...]) -> None:
         """Take announced owners."""

@@ -103,13 +103,13 @@ class Arbiter:
         """Answer with the owners of topics, and decide on those without an owner.
 
         Raises:
-            RemoteProtocolError: this is not the arbiter of a topic; the fault of the peer.
+            RemoteProtocolError: this is not the arbiter of a topic, or a candidate is no server;
+                the fault of the peer.
         """
         owners: list[Owner] = []
         is_pending = False
+        self._check(peer, message.candidates)
         for topic, candidate, _ in message.candidates:
-            if not self._decides(topic):
-                raise RemoteProtocolError(peer, f"broker {self._broker} decides not on {topic}")
             decision = self._decisions.get(topic)
             if decision is None and self._has_lost:
                 decision = self._question(topic)
@@ -133,6 +133,14 @@ class Arbiter:
             self._query_servers()
         if owners:
             self._sessions.answer(message.home, Located(self._broker, message.home, tuple(owners)))
+
+    def _check(self, peer: Peer, owners: Sequence[Owner]) -> None:
+        """Check that this broker is the arbiter of topics, and that their owners are servers."""
+        for topic, server, _ in owners:
+            if not self._decides(topic):
+                raise RemoteProtocolError(peer, f"broker {self._broker} decides not on {topic}")
+            if server not in self._servers:
+                raise RemoteProtocolError(peer, f"topic {topic} for {server}, which is no server")
 
     def _is_late(self, decision: Decision) -> bool:
         return self._disk.machine.now_ns - decision.since_ns >= self._retry_ns
@@ -163,20 +171,30 @@ class Arbiter:
             RemoteProtocolError: the server was not given a topic; the fault of the peer.
         """
         for topic, number in message.generations:
+            if not self._was_given(topic, number):
+                raise RemoteProtocolError(peer, f"broker {message.server} was not given {topic}")
+        for topic, number in message.generations:
             decision = self._decisions.get(topic)
-            last = decision.generation + (decision.to is not None) if decision is not None else 0
             if decision is not None and decision.unqueried:
                 self._on_query(topic, decision, message.server, number)
                 continue
-            if self._has_lost and not number:
+            if decision is None or (self._has_lost and not number):
                 continue
-            if decision is None or number > last:
-                raise RemoteProtocolError(peer, f"broker {message.server} was not given {topic}")
             pending = number == decision.generation and decision.is_kept and not decision.is_owner
             if number > decision.generation:
                 self._move(topic, decision, message.server)
             elif pending and message.server == decision.server:
                 self._assign_owner(topic, decision)
+
+    def _was_given(self, topic: int, number: int) -> bool:
+        """Return True if a topic was given to a server in a generation, or may have been."""
+        decision = self._decisions.get(topic)
+        if decision is not None and decision.unqueried:
+            return True
+        if self._has_lost and not number:
+            return True
+        last = decision.generation + (decision.to is not None) if decision is not None else 0
+        return decision is not None and number <= last
 
     def _assign_owner(self, topic: int, decision: Decision) -> None:
         decision.is_owner, decision.is_kept = True, False
@@ -248,11 +266,10 @@ class Arbiter:
         """Take a proxy's proposal to move topics; no past owner becomes owner again.
 
         Raises:
-            RemoteProtocolError: this is not the arbiter of a topic; the fault of the peer.
+            RemoteProtocolError: see `on_claim`; the fault of the peer.
         """
+        self._check(peer, message.owners)
         for topic, server, _ in message.owners:
-            if not self._decides(topic):
-                raise RemoteProtocolError(peer, f"broker {self._broker} decides not on {topic}")
             decision = self._decisions.get(topic)
             if decision is None or not (decision.is_owner and decision.is_kept):
                 continue

@@ -75,10 +75,12 @@ class Claims:
         Raises:
             RemoteProtocolError: there is no such topic; the fault of the peer.
         """
+        if beyond := [topic for topic in message.topics if topic >= self._topics]:
+            raise RemoteProtocolError(peer, f"there is no topic {beyond[0]}")
         return Claim(
             message.server,
             message.home,
-            tuple(Owner(topic, self._candidate(topic, peer)) for topic in message.topics),
+            tuple(Owner(topic, self._candidate(topic)) for topic in message.topics),
         )
 
     def locate(self, message: Locate, peer: Peer) -> Located | None:
@@ -89,16 +91,14 @@ class Claims:
         if not self._decides:
             return None
         claim = self.claim(message, peer)
-        self._record(peer, claim.candidates)
+        self._record(claim.candidates)
         return Located(message.server, message.home, claim.candidates)
 
-    def _candidate(self, topic: int, peer: Peer) -> BrokerNumber:
+    def _candidate(self, topic: int) -> BrokerNumber:
         """Return the owner of a topic, or the reachable server with the fewest topics.
 
         Equal servers are chosen by name.
         """
-        if topic >= self._topics:
-            raise RemoteProtocolError(peer, f"there is no topic {topic}")
         proposed = self._owners.get(topic, self._proposed.get(topic))
         if proposed is not None and (topic in self._owners or proposed in self._sessions):
             return proposed
@@ -121,24 +121,34 @@ class Claims:
         Raises:
             RemoteProtocolError: no such topic or server; the fault of the peer.
         """
+        self.check(peer, owners)
         if self._decides:
-            merged = [self._merge(peer, owner) for owner in self._list_doubles(owners)]
-            self._record(peer, [owner for owner in owners if owner.topic not in self._owners])
+            merged = [self._merge(owner) for owner in self._list_doubles(owners)]
+            self._record([owner for owner in owners if owner.topic not in self._owners])
             return tuple(merged)
         for owner in owners:
             if not owner.generation and owner.server == self._owners.get(owner.topic):
                 self._forget(owner.topic)
-        return self._record(peer, [owner for owner in owners if owner.generation])
+        return self._record([owner for owner in owners if owner.generation])
+
+    def check(self, peer: Peer, owners: Sequence[Owner]) -> None:
+        """Check that topics and servers exist, and that no generation leaps.
+
+        Raises:
+            RemoteProtocolError: they do not, or one does; the fault of the peer.
+        """
+        for topic, server, generation in owners:
+            if topic >= self._topics or server not in self._names:
+                raise RemoteProtocolError(peer, f"broker {server} owns topic {topic}")
+            check_generation(peer, topic, self._generations.get(topic, 0), generation)
 
     def _list_doubles(self, owners: Sequence[Owner]) -> list[Owner]:
         known = self._owners
         return [owner for owner in owners if known.get(owner.topic, owner.server) != owner.server]
 
-    def _merge(self, peer: Peer, owner: Owner) -> Owner:
+    def _merge(self, owner: Owner) -> Owner:
         """Return the owner with the earlier name of two, which keeps the topic."""
         topic, server, _ = owner
-        if server not in self._names:
-            raise RemoteProtocolError(peer, f"broker {server} owns topic {topic}")
         both = sorted((server, self._owners[topic]), key=self._names.__getitem__)
         self.merges.append(Merge(both[1], (Owner(topic, both[0]),)))
         self._counts[self._owners[topic]] -= 1
@@ -150,14 +160,10 @@ class Claims:
         self._counts[self._owners.pop(topic)] -= 1
         self._generations.pop(topic, None)
 
-    def _record(self, peer: Peer, owners: Sequence[Owner]) -> tuple[Owner, ...]:
-        for owner in owners:
-            check_generation(peer, owner.topic, self._generations.get(owner.topic, 0), owner[2])
+    def _record(self, owners: Sequence[Owner]) -> tuple[Owner, ...]:
         new: list[Owner] = []
         for owner in owners:
             topic, server, generation = owner
-            if topic >= self._topics or server not in self._names:
-                raise RemoteProtocolError(peer, f"broker {server} owns topic {topic}")
             before, known = self._owners.get(topic), self._generations.get(topic, 0)
             if before not in (None, server) and generation == known:
                 self._forget(topic)

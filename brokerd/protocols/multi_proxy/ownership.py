@@ -55,6 +55,14 @@ class HashedOwners:
         """Take announced owners.
 
         Raises:
+            RemoteProtocolError: see check.
+        """
+        self.check(peer, owners)
+
+    def check(self, peer: Peer, owners: Sequence[Owner]) -> None:
+        """Check announced owners.
+
+        Raises:
             RemoteProtocolError: the owner of a topic is another one, or there is no such topic; the
                 fault of the peer.
         """
@@ -130,9 +138,13 @@ class PaperOwners:
         self._fetches.on_merged(peer, message)
 
     def _is_from_proxy(self, peer: Peer, owners: Sequence[Owner]) -> bool:
+        self.check(peer, owners)
+        return peer == self._proxy
+
+    def check(self, peer: Peer, owners: Sequence[Owner]) -> None:
+        """See HashedOwners."""
         if any(owner.topic >= self._topics for owner in owners):
             raise RemoteProtocolError(peer, f"not all of {owners} are topics")
-        return peer == self._proxy
 
     def _set(self, owners: Sequence[Owner]) -> None:
         known = self.table.known
@@ -183,6 +195,10 @@ class CausalOwners:
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
         """See HashedOwners: an unrequested owner is an error of the peer."""
         raise RemoteProtocolError(peer, f"it announces the topics of {owners} without a request")
+
+    def check(self, peer: Peer, owners: Sequence[Owner]) -> None:
+        """See HashedOwners."""
+        self._changes.check(peer, owners)
 
     def seek(self, topics: Sequence[int]) -> None:
         """See HashedOwners: any proxy answers, over any reachable server."""
@@ -274,14 +290,7 @@ class AssignedOwners:
         Each server has a topic once, so no owner is as many generations later than another as there
         are servers. Of two owners in the same generation one is wrong: the arbiter decides.
         """
-        self._changes.check(peer, owners)
-        for owner in owners:
-            known, stated = self._generation(owner), owner.generation
-            check_generation(peer, owner.topic, known, stated)
-            before = self.table.of(owner.topic)
-            if before is not None and known and stated >= known + self._servers:
-                reason = f"generation {stated} of {owner.topic} leaps from {known}"
-                raise RemoteProtocolError(peer, reason)
+        self.check(peer, owners)
         for owner in owners:
             is_other = self.table.known.get(owner.topic, owner.server) != owner.server
             if is_other and owner.generation == self._generation(owner):
@@ -290,6 +299,17 @@ class AssignedOwners:
         self._changes.choose([owner for owner in first if owner.generation > 1])
         self._changes.use([owner for owner in first if owner.generation <= 1])
         self._changes.change([owner for owner in owners if self._is_later(owner)])
+
+    def check(self, peer: Peer, owners: Sequence[Owner]) -> None:
+        """See HashedOwners: no generation leaps."""
+        self._changes.check(peer, owners)
+        for owner in owners:
+            known, stated = self._generation(owner), owner.generation
+            check_generation(peer, owner.topic, known, stated)
+            before = self.table.of(owner.topic)
+            if before is not None and known and stated >= known + self._servers:
+                reason = f"generation {stated} of {owner.topic} leaps from {known}"
+                raise RemoteProtocolError(peer, reason)
 
     def _generation(self, owner: Owner) -> int:
         return self.table.generations.get(owner.topic, 0)

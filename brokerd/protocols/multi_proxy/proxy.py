@@ -55,6 +55,9 @@ class OwnAccess(Protocol):
     def on_servers(self, proxy: BrokerNumber, servers: tuple[BrokerNumber, ...]) -> None:
         """Take the reachable servers."""
 
+    def check_owned(self, peer: Peer, owners: Sequence[Owner]) -> None:
+        """Check owners before `on_owned`."""
+
     def on_owned(self, peer: BrokerNumber, owners: tuple[Owner, ...]) -> None:
         """Take owners of topics."""
 
@@ -150,6 +153,9 @@ class Proxy:
         self._check_server(peer)
         if type(message) is Messages:
             self._counters["publications_forwarded"] += len(message.run)
+        if type(message) is Located:
+            self._claims.check(peer, message.owners)
+            self._access.check_owned(peer, message.owners)
         self._answer(peer, message)
         if type(message) is Located:
             self._learn(peer, message.owners)
@@ -167,6 +173,7 @@ class Proxy:
 
     def _learn(self, peer: BrokerNumber, owners: Sequence[Owner]) -> None:
         """Take announced owners, and announce to access brokers what cannot be requested."""
+        self._access.check_owned(peer, owners)
         new = self._claims.learn(peer, owners)
         self._merge()
         move = self._claims.move()

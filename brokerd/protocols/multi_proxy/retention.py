@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brokerd.model.identity import SourceId
-from brokerd.model.losses import has_marker, lost_range
+from brokerd.model.losses import has_marker, lost_range, split_by_markers
 from brokerd.model.publication import PublicationRun, merge_runs, stretches
 from brokerd.protocols.interface import Change, Instant
 from brokerd.protocols.multi_proxy.messages import LostRun
@@ -109,15 +109,16 @@ def list_lost_runs(run: PublicationRun) -> Iterator[LostRun]:
 
     A loss marker stands for positions, which it names.
     """
-    if has_marker(run):
-        stream, first, last = lost_range(run)
-        yield LostRun(first, stream, first, last)
-        return
-    position = run.first
-    for source, sequences in run.origins:
-        for first, last in stretches(sequences):
-            yield LostRun(position, source, first, last)
-            position += last - first + 1
+    for part in split_by_markers(run):
+        if has_marker(part):
+            stream, first, last = lost_range(part)
+            yield LostRun(first, stream, first, last)
+            continue
+        position = part.first
+        for source, sequences in part.origins:
+            for first, last in stretches(sequences):
+                yield LostRun(position, source, first, last)
+                position += last - first + 1
 
 
 @dataclass(slots=True)

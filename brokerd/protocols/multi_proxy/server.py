@@ -265,7 +265,7 @@ class Server:
 
     def _on_put(self, peer: Peer, message: Put) -> None:
         home, number, run = message.home, message.topic, message.run
-        if run.source.broker != home or run.origins:
+        if run.source.broker != home or run.origins or has_marker(run):
             raise RemoteProtocolError(peer, f"broker {home} puts for {run.source}")
         server = self.transfer_server
         is_moving = server is not None and (server.transfers.moving or server.transfers.moved)

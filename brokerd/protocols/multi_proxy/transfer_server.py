@@ -225,6 +225,8 @@ class TransferServer:
 
         Of two owners the server with the earlier name gets the topic.
         """
+        if owner not in self._names:
+            return False
         if self.is_shared:
             return self._names[owner] < self._names[self._broker]
         return owner != self._broker

@@ -127,6 +127,22 @@ WRONG = {
 }
 
 
+def test_a_subscription_that_is_named_twice_is_refused_or_taken_once():
+    exchange, publisher, subscriber = chain()
+    core, session = exchange.cores[1], exchange.sessions[1, 0]
+    twice = SubscriptionsOffered(((OF_0, EVERYTHING), (OF_0, EVERYTHING)), False)
+    with pytest.raises(RemoteProtocolError, match="twice"):
+        core.handle(MessageReceived(0, session, twice), 0)
+    exchange.handle(
+        1, MessageReceived(0, session, SubscriptionsOffered(twice.subscriptions[:1], False))
+    )
+    confirmed = SubscriptionsReached((OF_0, OF_0))
+    exchange.handle(1, MessageReceived(2, exchange.sessions[1, 2], confirmed))
+    exchange.handle(1, MessageReceived(0, session, SubscriptionsWithdrawn((OF_0, OF_0))))
+    exchange.publish(publisher, 1, A)
+    assert subscriber.got() == [1]
+
+
 @pytest.mark.parametrize("message", WRONG.values(), ids=WRONG)
 def test_a_broker_that_breaks_the_rules_is_refused(message):
     exchange, publisher, subscriber = chain()

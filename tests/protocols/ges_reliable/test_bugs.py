@@ -99,6 +99,8 @@ RULES = {
     "lost-session-ends-at-a-successor": "a_lost_session_ends_nothing_at_an_unknown_successor",
     "looks-at-the-high-water-mark": "a_root_reports_the_position_before_its_first_gap",
     "finer-storage-announces-a-loss": "a_finer_storage_announces_no_loss",
+    "markers-of-other-sources-are-stored": "a_storage_refuses_forged_runs",
+    "publications-without-origins-are-kept": "a_storage_refuses_forged_runs",
     "joined-marker-is-unpacked-whole": "a_session_joins_a_loss_marker_with_later_publications",
     "stopped-subscription-keeps-its-epochs": "a_stopped_subscription_keeps_no_epochs",
     "later-storage-has-no-name": (

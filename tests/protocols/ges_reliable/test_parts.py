@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from brokerd.errors import ConfigError
+from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.identity import SourceId
-from brokerd.model.losses import last_lost_position, marker
+from brokerd.model.losses import last_lost_position, loss_marker, marker
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.ges.units import hierarchy_of
@@ -368,11 +368,29 @@ def a_session_joins_a_loss_marker_with_later_publications() -> None:
     accepted, whole = StorageAlone(), StorageAlone()
     accepted.storage.recover({}, LogEnds(), incarnation=2, lineage=1_700_000_000)
     for alone in (accepted, whole):
-        alone.receives_from(joined)
+        assert not is_refused(alone, joined)
         alone.written(Append)
     assert accepted.paper.take(Stored)[-1].through == 4
     (proof,) = whole.paper.take(LossProof)
     assert (proof.through, proof.acknowledged) == (0, 2)
+
+
+def is_refused(alone: StorageAlone, message: Any) -> bool:
+    try:
+        alone.receives_from(message)
+    except RemoteProtocolError:
+        return True
+    return False
+
+
+def a_storage_refuses_forged_runs() -> None:
+    """A loss marker of another source, and another storage's publications without origins."""
+    root, finer = StorageAlone(), StorageAlone(parent=5)
+    finer.handlers |= finer.storage.answer_handlers()
+    for foreign in (loss_marker(P, 2, SourceId(1, 0, 2), 1, 2), loss_marker(P, 2, P, 1, 3)):
+        assert is_refused(root, Store(S, 0, HOME, foreign))
+    list(finer.storage.feeds.begin(0))
+    assert is_refused(finer, Events(S, 0, 5, 0, 1, 0, run(1, 2), stores=True))
 
 
 def a_finer_storage_announces_no_loss() -> None:
@@ -411,6 +429,7 @@ PARTS = (
     a_message_to_the_own_broker_waits_for_the_end_of_the_event,
     a_publisher_roams,
     epochs_released_before_a_crash_are_truncated_after_it,
+    a_storage_refuses_forged_runs,
     a_finer_storage_announces_no_loss,
     a_session_joins_a_loss_marker_with_later_publications,
     a_stopped_subscription_keeps_no_epochs,

@@ -399,3 +399,28 @@ def test_the_rows_of_a_restored_state_have_the_places_of_its_logs() -> None:
     (commit,) = [each for each in owner.handle(OpenFailed(2, "down"), 0) if type(each) is Commit]
     rows = {change.key: change.value for change in commit.changes}
     assert (rows["offset.matches"], rows["lineages"]) == (40, [0, 6])
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [
+        (CopyWrite(WriteKind.RECORDS, "events", 9, 0, (b"r",)),),
+        (CopyWrite(WriteKind.TRUNCATE, "events", 0, 0, ()),),
+        (CopyWrite(WriteKind.ENDS, "events", 9, 4, ()),),
+        (CopyWrite(WriteKind.END, "", 0, 0, ()),),
+    ],
+    ids=["a gap", "before the log", "reversed ends", "two ends"],
+)
+def test_the_last_part_of_a_copy_is_checked_as_the_parts_before(
+    writes: tuple[CopyWrite, ...],
+) -> None:
+    """A gap between two records ended the replica."""
+    disk = ReplicaDisk()
+    begin = CopyWrite(WriteKind.BEGIN, "", 0, 0, ())
+    records = CopyWrite(WriteKind.RECORDS, "events", 1, 0, (b"r", b"s"))
+    disk.write(OWNER, CopyWrites(OWNER, 1, 0, False, (begin, records)))
+    end = CopyWrite(WriteKind.END, "", 0, 0, ())
+    with pytest.raises(RemoteProtocolError):
+        disk.write(OWNER, CopyWrites(OWNER, 1, 7, True, (*writes, end)))
+    disk.write(OWNER, CopyWrites(OWNER, 1, 7, True, (end,)))
+    assert disk.copies.whole[OWNER].position == 7

@@ -17,6 +17,7 @@ from brokerd.protocols.gryphon.messages import (
     Beginning,
     Beginnings,
     Done,
+    Doubt,
     Events,
     FilterChange,
     FilterSet,
@@ -55,6 +56,7 @@ from tests.helpers.stream_runs import STREAM, run_at
 
 MUTANTS = bugs_of("gryphon")
 
+FAR = (1 << 63) - 1
 CONNECT = Connect(True, 1, 1, 0, ())
 BLOB = encode_attributes({"kind": "a"})
 
@@ -111,6 +113,14 @@ def events(*ticks: int) -> PublicationRun:
         (0, AckExpected(StreamId(7, 0, 0), 4, EVERYWHERE), "no pubend has the stream"),
         (0, AckExpected(StreamId(0, 4, 0), 4, EVERYWHERE), "no pubend has the stream"),
         (0, AckExpected(StreamId(0, 0, 1), 4, EVERYWHERE), "no pubend has the stream"),
+        (0, Events(0, 12, FAR + 1, False, True, EVERYWHERE, events(13)), r"\[12, .*\) around"),
+        (0, Events(FAR, 12, 20, False, True, EVERYWHERE, events(13)), "final tick"),
+        (0, Silent(STREAM, FAR, ((12, 20),)), "tick 92233"),
+        (0, Silent(STREAM, 0, ((12, FAR + 1),)), "ranges"),
+        (0, AckExpected(STREAM, FAR, EVERYWHERE), "tick 92233"),
+        (2, Nack(STREAM, ((12, FAR + 1),)), "ranges"),
+        (2, Done(2, ((STREAM, FAR),)), "tick 92233"),
+        (2, Doubt(STREAM, FAR), "tick 92233"),
         (0, WindowProbe(0, False, -1), "impossible number"),
         (0, WindowProbe(1, False, 4), "no window for this direction"),
         (0, WindowUpdate(0, True, 0), "no traffic in this direction"),
@@ -199,6 +209,7 @@ ZEROS = (0, 0, 0, 0)
         (FilterChange(LEAPS, (), (2,)), r"filter \(2, 65538, 1\) leaps from \(2, 1, 2\)"),
         (FilterChange(FilterVersion(2, 1, 3), (WANTS_B,), ()), "adds to .* what it has"),
         (Beginnings((Beginning(7, A, ZEROS),)), "no pubends begin"),
+        (Beginnings((Beginning(0, A, (0, 0, 0, FAR)),)), "tick 92233"),
         (Beginnings((Beginning(0, A, ZEROS), Beginning(0, A, (0,)))), "no pubends begin"),
         (Beginnings((Beginning(0, NOBODYS, ZEROS),)), r"there is no filter \(7, 1, 1\)"),
         (Beginnings((Beginning(0, TOO_NEW, ZEROS),)), r"there is no filter \(1, 9, 1\)"),

@@ -7,6 +7,7 @@ import pytest
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import SourceId
+from brokerd.model.losses import marker
 from brokerd.model.operator_acts import DECOMMISSION
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import (
@@ -403,6 +404,7 @@ def test_an_answer_has_no_more_than_there_is_room_for() -> None:
         Put(SERVER, HOME, 99, 0, put(1, 3).run),
         Put(SERVER, HOME, TOPIC, 0, put(1, 3, home=3).run),
         Put(HOME, HOME, TOPIC, 0, put(1, 3).run),
+        Put(SERVER, HOME, TOPIC, 0, marker(SourceId(HOME, 0, 1), 1, 3)),
         follow(1, 99),
         Get(SERVER, HOME, 1, 1, (Wanted(SERVER, 99, 0, 0, 1),)),
         Stored(SERVER, SERVER, 99, SourceId(SERVER, 0, 1), 3),

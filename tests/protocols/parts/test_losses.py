@@ -17,6 +17,9 @@ from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.publishers import PublisherTable
 from brokerd.wire.attributes import decode_attribute_table, decode_attributes, encode_attributes
+from brokerd.wire.codec import decode, encode
+from brokerd.wire.fast_path import _Like
+from brokerd.wire.framing import FrameDecoder
 from tests.protocols.parts.test_clients import PUBLISHER, SOURCE, Plain, World, run
 
 LINEAGE = 1_700_000_000
@@ -97,6 +100,33 @@ def test_no_client_may_publish_a_loss_marker() -> None:
     world = first_publisher()
     with pytest.raises(RemoteProtocolError, match="loss marker"):
         world.say("p", Publish(replace(run(1, 2), attribute_table=(MARKER,))))
+
+
+def numbers(*values: int) -> bytes:
+    return b"".join(value.to_bytes(8, "big") for value in values)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"x", numbers(0, 0, 1, 3), numbers(0, 0, 1, 4, 3), numbers(0, 0, 1, 4, 1 << 63)],
+    ids=["short", "a number missing", "reversed", "beyond 63 bits"],
+)
+def test_a_malformed_loss_marker_closes_the_session(payload: bytes) -> None:
+    """It ended storages, servers and access brokers; also behind one that is well-formed."""
+    sound = marker(SOURCE, 1, 4)
+    forged = replace(sound, payload=(payload,), payload_lengths=len(payload))
+    whole, cut = (b"".join(encode(Publish(each))) for each in (sound, forged))
+    decoder = FrameDecoder(1 << 20)
+    decoder.feed(whole)
+    first = decoder.next_frame()
+    assert first is not None
+    assert decode(*first) == Publish(sound)
+    assert _Like(Publish(sound), sound).read(cut) is None
+    decoder.feed(cut)
+    second = decoder.next_frame()
+    assert second is not None
+    with pytest.raises(RemoteProtocolError, match="a malformed loss marker"):
+        decode(*second)
 
 
 def test_a_loss_marker_matches_every_predicate() -> None:
