@@ -180,6 +180,8 @@ class Promises:
             signed act accepts; None: no such act. From event logs, not from the manifest.
         absence_gaps: permitted reasons of gaps that are announced to a subscriber after an absence
             from its broker for `absence_ns`. From the protocol, not from the manifest.
+        may_lose: the protocol may lose publications around a failure of a broker or a session.
+            From the protocol, not from the manifest.
     """
 
     order: str = "publisher"
@@ -192,6 +194,7 @@ class Promises:
     absence_ns: int = 0
     gap_ages_ns: tuple[int | None, ...] = ()
     retentions: tuple[Retention, ...] = ()
+    may_lose: bool = False
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Promises":
@@ -327,6 +330,8 @@ DOUBTS: Mapping[str, str] = {
     "outstanding ones may not be lost",
     "outstanding": "{n:,} owed deliveries were outstanding when the drain ended: on an overloaded "
     "machine they may have been late, and not lost",
+    "lost_busy": "{n:,} owed deliveries never arrived, and the protocol may lose publications around "
+    "a failure: on an overloaded machine a live broker or client may have been suspected",
     "withheld_busy": "{n:,} publications were announced as withheld, and no fault explains it: on "
     "an overloaded machine a live broker may have been suspected",
     "silent_client": "{file}: the session of {client} with {broker} ended in silence, {s:.1f} s "

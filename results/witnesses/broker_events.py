@@ -6,7 +6,7 @@ session has a number of its own in the life of a process.
 
 from collections.abc import Iterator, Sequence
 
-from brokerd.model.fault_verbs import DISK_VERBS
+from brokerd.model.fault_verbs import DISK_VERBS, MACHINE_VERBS
 from results.witnesses.brokers import replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
@@ -36,6 +36,7 @@ def doubts_about_events(folder: RunFolder) -> Iterator[str]:
             yield from _check_events(folder, process, process.lines("events.jsonl"))
     if folder.is_closed:
         yield from _check_openers(folder)
+        yield from _check_partitions(folder)
 
 
 def _check_events(
@@ -137,6 +138,66 @@ def _check_openers(folder: RunFolder) -> Iterator[str]:
                 yield differ(
                     f"{process.place}/events.jsonl", f"{near[0][1].place}/events.jsonl",
                     f"opener of a session of {one} and {other}", opened, not opened,
+                )  # fmt: skip
+                return
+
+
+def _check_partitions(folder: RunFolder) -> Iterator[str]:
+    """Yield partitions that subscribers or neighbours received, and that no broker has logged.
+
+    A detector logs a partition before other brokers receive it. A restarted broker logs elsewhere
+    until it has the identity of the run. A kept deployment may begin a run with partitions.
+    """
+    if folder.rolling_ns is not None:
+        return
+    brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
+    counts = {
+        process.name: [
+            (folder.timeline.to_timeline(line["t_ns"], process.host), line["partitions"])
+            for line in process.lines("stats.jsonl")
+            if isinstance(line.get("partitions"), int)
+        ]
+        for process in brokers
+    }
+    begun: list[tuple[int, str, object, list[str]]] = []
+    for process in brokers:
+        for line in process.lines("events.jsonl"):
+            if line.get("event") == "lines_left_out":
+                return
+            if line.get("event") == "partition_new":
+                nodes = [folder.brokers[number] for number in line["nodes"]]
+                at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
+                begun.append((at_ns, process.name, line["number"], nodes))
+    if any(of and of[0][1] for of in counts.values()):
+        return
+    restarts = [
+        process.name
+        for process in brokers
+        for row in faults_at(folder, process.name)
+        if row["verb"] in ("restart", *MACHINE_VERBS)
+    ]
+    known = [(detector, number, nodes) for _, detector, number, nodes in begun]
+    for process in folder.processes:
+        tables = process.document("deliveries.rec.json").get("tables") or {}
+        for named in tables.get("partitions") or ():
+            found = named["detector"], named["number"], [*named["nodes"]]
+            if found not in known and found[0] not in restarts:
+                yield differ(
+                    f"{process.place}/deliveries.rec.json", f"raw/*/{found[0]}/events.jsonl",
+                    f"partition {found[1]} of {found[0]}", found[2], None,
+                )  # fmt: skip
+                return
+    for process in brokers:
+        error_ns = max(
+            (folder.timeline.error_ns(process.host, other.host) or 0 for other in brokers),
+            default=0,
+        )
+        for at_ns, n in counts[process.name]:
+            most = sum(began_ns <= at_ns + error_ns + _BOTH_ENDS_NS for began_ns, *_ in begun)
+            if n > most + len(brokers) * len(restarts):
+                yield differ(
+                    f"{process.place}/stats.jsonl", "raw/*/*/events.jsonl",
+                    f"partitions at {at_ns}", n, most,
                 )  # fmt: skip
                 return
 

@@ -1,7 +1,7 @@
 """Tests of runs on busy machines: a late delivery is a doubt, a lost delivery is a loss."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -261,6 +261,22 @@ def test_signs_excuse_outstanding_deliveries_only(
     asked = Guarantee(order="none")
     assert decide(unasked, (), asked, False, 1, ("busy",), True)[0] == "UNKNOWN"
     assert decide(unasked, (), Guarantee(), False, 1, ("busy",), True)[0] == "INVALID"
+
+
+@pytest.mark.parametrize("decide", [verdicts.decide, reference.decide])
+def test_signs_leave_open_losses_of_a_protocol_that_may_lose(
+    decide: Callable[..., tuple[str, object, Sequence[str]]],
+) -> None:
+    counts = Counts(
+        1, 10, 8, 1, 1, {"missing": 2, "fence_missing": 1}, least_owed=("s", "a/0", 10)
+    )
+    verdict, _, doubts = decide(counts, (), Guarantee(), False, 1, ("a sign",), False, True)
+    assert (verdict, *doubts[1:]) == ("UNKNOWN", "a sign")
+    assert doubts[0].startswith("3 owed deliveries never arrived, and the protocol may lose")
+    for busy, may_lose in (((), True), (("a sign",), False)):
+        assert decide(counts, (), Guarantee(), False, 1, busy, False, may_lose)[0] == "INVALID"
+    repeated = replace(counts, violations={"missing": 2, "duplicate": 1})
+    assert decide(repeated, (), Guarantee(), False, 1, ("a sign",), False, True)[0] == "INVALID"
 
 
 def test_no_sign_is_named_more_than_a_few_times(tmp_path: Path) -> None:
