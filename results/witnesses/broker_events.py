@@ -7,6 +7,7 @@ session has a number of its own in the life of a process.
 from collections.abc import Iterator, Sequence
 
 from brokerd.model.fault_verbs import DISK_VERBS, MACHINE_VERBS
+from results.rules.terms import NEVER_NS
 from results.witnesses.brokers import replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
@@ -18,6 +19,7 @@ from results.witnesses.folder import (
     ProcessFolder,
     RunFolder,
     differ,
+    stamp_of,
 )
 
 _BOTH_ENDS_NS = 200_000_000
@@ -171,7 +173,7 @@ def _check_partitions(folder: RunFolder) -> Iterator[str]:
     if any(of and of[0][1] for of in counts.values()):
         return
     restarts = [
-        process.name
+        (process.name, stamp_of(folder, row, "requested", last=False) or -NEVER_NS)
         for process in brokers
         for row in faults_at(folder, process.name)
         if row["verb"] in ("restart", *MACHINE_VERBS)
@@ -181,7 +183,7 @@ def _check_partitions(folder: RunFolder) -> Iterator[str]:
         tables = process.document("deliveries.rec.json").get("tables") or {}
         for named in tables.get("partitions") or ():
             found = named["detector"], named["number"], [*named["nodes"]]
-            if found not in known and found[0] not in restarts:
+            if found not in known and found[0] not in dict(restarts):
                 yield differ(
                     f"{process.place}/deliveries.rec.json", f"raw/*/{found[0]}/events.jsonl",
                     f"partition {found[1]} of {found[0]}", found[2], None,
@@ -194,7 +196,8 @@ def _check_partitions(folder: RunFolder) -> Iterator[str]:
         )
         for at_ns, n in counts[process.name]:
             most = sum(began_ns <= at_ns + error_ns + _BOTH_ENDS_NS for began_ns, *_ in begun)
-            if n > most + len(brokers) * len(restarts):
+            most += len(brokers) * sum(began_ns <= at_ns + error_ns for _, began_ns in restarts)
+            if n > most:
                 yield differ(
                     f"{process.place}/stats.jsonl", "raw/*/*/events.jsonl",
                     f"partitions at {at_ns}", n, most,

@@ -267,9 +267,7 @@ def test_signs_excuse_outstanding_deliveries_only(
 def test_signs_leave_open_losses_of_a_protocol_that_may_lose(
     decide: Callable[..., tuple[str, object, Sequence[str]]],
 ) -> None:
-    counts = Counts(
-        1, 10, 8, 1, 1, {"missing": 2, "fence_missing": 1}, least_owed=("s", "a/0", 10)
-    )
+    counts = Counts(1, 10, 8, 1, 1, {"missing": 2, "fence_missing": 1}, least_owed=("s", "a/0", 10))
     verdict, _, doubts = decide(counts, (), Guarantee(), False, 1, ("a sign",), False, True)
     assert (verdict, *doubts[1:]) == ("UNKNOWN", "a sign")
     assert doubts[0].startswith("3 owed deliveries never arrived, and the protocol may lose")
