@@ -123,6 +123,12 @@ def gate_without_fault(run: RunFolder) -> None:
             del rows[3:]
 
 
+def interrupted(run: RunFolder) -> None:
+    with run.document("manifest.json") as manifest:
+        manifest.update(state="partial", reasons=["interrupted"])
+        manifest.pop("drain", None)
+
+
 SILENCE = drained("silence")
 EVIDENCE = drained("evidence")
 CASES = {
@@ -166,6 +172,10 @@ CASES = {
         (drained("evidence"), late, silent_client()), "violation", "missing"
     ),
     "late, and nobody speaks of a drain": Case((late, silent_client()), "violation", "missing"),
+    "late, and the run was interrupted": Case((interrupted, late), "doubt", "the run is partial"),
+    "interrupted, and lost in the middle": Case(
+        (interrupted, lost_in_the_middle), "violation", "missing"
+    ),
     "lost in the middle": Case(
         (SILENCE, lost_in_the_middle, silent_client()), "violation", "missing"
     ),
@@ -288,7 +298,13 @@ def test_no_sign_is_named_more_than_a_few_times(tmp_path: Path) -> None:
     assert sum("ended in silence" in said for said in judged.said) == 3
 
 
-@pytest.mark.parametrize("name", ["lost before the fence", "late, and a client heard nothing"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("lost before the fence", "late, and a client heard nothing"),
+        *("late, and the run was interrupted", "interrupted, and lost in the middle"),
+    ],
+)
 def test_a_gap_is_a_loss_but_a_truncated_end_is_not(tmp_path: Path, name: str) -> None:
     run = write_honest_run(tmp_path, "one")
     for change in CASES[name].changes:

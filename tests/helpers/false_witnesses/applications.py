@@ -205,7 +205,7 @@ def write_consumers(run: RunFolder) -> None:
                 of = part[part["publisher"] == publisher]
                 lines.append(
                     {
-                        "t_ns": int(of["received_ns"][-1]), "sub_id": subscription,
+                        "t_ns": int(part["received_ns"][-1]), "sub_id": subscription,
                         "source": tables["publishers"][publisher],
                         "incarnation": int(of["incarnation"][0]),
                         "first": int(of["sequence"][0]), "last": int(of["sequence"][-1]),
