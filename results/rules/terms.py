@@ -260,8 +260,8 @@ ON_TRUST: tuple[str, ...] = (
     "incarnations of clients, reasons of lost sessions, and changed policies of early release, "
     "which one broker logs",
     "counters of brokers beyond publications received and delivered, and these as far as faults "
-    "made brokers count anew or twice, or lost sessions between brokers that only forwarded; counts "
-    "from before the run",
+    "made brokers count anew or twice, or lost sessions between brokers that only forwarded; "
+    "counts from before the run",
     "messages, frames and writes that faults counted, beyond publications and bytes; ends of "
     "partitions, which one broker logs",
     "moments of consumers' kills, and times in their databases and of their commits as far as the "

@@ -39,6 +39,7 @@ def doubts_about_events(folder: RunFolder) -> Iterator[str]:
     if folder.is_closed:
         yield from _check_openers(folder)
         yield from _check_partitions(folder)
+        yield from _check_requests(folder)
 
 
 def _check_events(
@@ -201,6 +202,42 @@ def _check_partitions(folder: RunFolder) -> Iterator[str]:
                 yield differ(
                     f"{process.place}/stats.jsonl", "raw/*/*/events.jsonl",
                     f"partitions at {at_ns}", n, most,
+                )  # fmt: skip
+                return
+
+
+def _check_requests(folder: RunFolder) -> Iterator[str]:
+    """Yield a broker that received more retransmission requests than the other brokers logged.
+
+    A restarted broker logs elsewhere until it has the identity of the run.
+    """
+    brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
+    requested: dict[str, list[int]] = {process.name: [] for process in brokers}
+    for process in brokers:
+        for line in process.lines("events.jsonl"):
+            if line.get("event") == "lines_left_out":
+                return
+            if line.get("event") == "retransmission_requested":
+                at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
+                requested.setdefault(folder.brokers[line["peer"]], []).append(at_ns)
+    restarts = [
+        stamp_of(folder, row, "requested", last=False) or -NEVER_NS
+        for row in folder.fault_rows
+        if row["verb"] in ("restart", *MACHINE_VERBS)
+    ]
+    until_ns = -NEVER_NS if folder.rolling_ns is not None else min(restarts, default=NEVER_NS)
+    for process in brokers:
+        hosts = {other.host for other in brokers}
+        error_ns = max(folder.timeline.error_ns(process.host, host) or 0 for host in hosts)
+        lines = [line for line in process.lines("stats.jsonl") if "nacks_received" in line]
+        for line in lines:
+            at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
+            found = line["nacks_received"] - lines[0]["nacks_received"]
+            most = sum(ns <= at_ns + error_ns for ns in requested[process.name])
+            if at_ns + error_ns < until_ns and found > most:
+                yield differ(
+                    f"{process.place}/stats.jsonl", "raw/*/*/events.jsonl",
+                    f"retransmission requests to {process.name} up to {line['t_ns']}", found, most,
                 )  # fmt: skip
                 return
 

@@ -636,6 +636,17 @@ for _broker in ("c1", "c2", "c3"):
     )
 
 
+def _hide_requests(run: RunFolder) -> bool | None:
+    """Remove the retransmission requests of c3."""
+    with run.lines(f"{_folder_of(run, 'c3')}/events.jsonl") as rows:
+        n = len(rows)
+        rows[:] = [row for row in rows if row["event"] != "retransmission_requested"]
+        return None if len(rows) < n else False
+
+
+_add("c3_requested_nothing_again", "brokers", _hide_requests, says="retransmission requests to c2")
+
+
 def _hide_client_session(run: RunFolder) -> bool | None:
     """Remove a lost session with a subscriber from the records of its broker."""
     folder = _folder_of(run, "c3")
