@@ -151,7 +151,7 @@ class Run:
         """
         drain = self.manifest.get("drain")
         if not isinstance(drain, dict):
-            return self.manifest["state"] != "complete"
+            return bool(self.manifest["state"] != "complete")
         return drain.get("ended_by") == "bound"
 
     @property
