@@ -59,7 +59,6 @@ class Count:
         self._client_of: dict[str, str] = {}
         self._stamps: dict[tuple[str, str], list[int] | None] = {}
         self._answered: dict[str, tuple[list[int], list[int]]] = {}
-        self._late: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for _, file in self._select("publications"):
             self._client_of |= file.tables.get("publisher_names") or {}
             for row in file.rows:
@@ -99,7 +98,7 @@ class Count:
             breaches=self._breaches,
             sent_ns=lambda *key: self._sent.get(key),
             until=self._count_until,
-            lateness_ns=self._lateness_between,
+            lateness_ns=self._lateness_by_stamp(),
             applications=self._list_applications(),
             early_answers={place: self._early(file) for place, file in self._select("acks")},
             repeated_answers={place: _count_again(file) for place, file in self._select("acks")},
@@ -144,18 +143,15 @@ class Count:
             found[place] = sum(late), max(late, default=0)
         return found
 
-    def _lateness_between(self, place: str, column: str, after_ns: int, to_ns: int) -> list[int]:
-        if (place, column) not in self._late:
-            name = "at_ns" if column == "sent_ns" else column
-            self._late[place, column] = sorted(
-                (row[name], max(0, row["at_ns"] - row["intended_ns"]))
-                for other, file in self._select("publications")
-                for row in file.rows
-                if other == place and row["attribute_set"] != self._fence_set
-            )
-        pairs = self._late[place, column]
-        first, end = (bisect_right(pairs, ns, key=lambda pair: pair[0]) for ns in (after_ns, to_ns))
-        return sorted(late for _, late in pairs[first:end])
+    def _lateness_by_stamp(self) -> dict[tuple[str, str], tuple[list[int], list[int]]]:
+        found: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+        for place, file in self._select("publications"):
+            data = [row for row in file.rows if row["attribute_set"] != self._fence_set]
+            for column, name in (("sent_ns", "at_ns"), ("intended_ns", "intended_ns")):
+                rows = sorted(data, key=lambda row, name=name: row[name])  # type: ignore[misc]
+                late = [max(0, row["at_ns"] - row["intended_ns"]) for row in rows]
+                found[place, column] = [row[name] for row in rows], late
+        return found
 
     def _ends(self) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}

@@ -90,7 +90,6 @@ class _Columns:
         self._processes = processes
         self._ordered: dict[tuple[str, str], Any] = {}
         self._by_answer: dict[str, tuple[Any, Any]] = {}
-        self._late: dict[tuple[str, str], tuple[Any, Any]] = {}
 
     def _fence_set(self, file: RecordFile) -> int:
         return len(file.tables.get("attribute_sets", ())) - 1
@@ -129,7 +128,7 @@ class _Columns:
             breaches=self._breaches,
             sent_ns=self._sent_ns,
             until=self._count_until,
-            lateness_ns=self._lateness_between,
+            lateness_ns=self._lateness_by_stamp(),
             applications={
                 (place, subscription): self._list_deliveries(file, number)
                 for place, file in self._select("deliveries")
@@ -305,21 +304,16 @@ class _Columns:
             found[place] = int(late.sum()), int(late.max(initial=0))
         return found
 
-    def _lateness_between(self, place: str, column: str, after_ns: int, to_ns: int) -> list[int]:
-        if (place, column) not in self._late:
-            parts = [np.zeros(0, RECORDS["publications"])]
-            for name, file in self._select("publications"):
-                rows = _map(file)
-                if name == place:
-                    parts.append(rows[rows["attribute_set"] != self._fence_set(file)])
-            rows = np.concatenate(parts)
-            rows = rows[np.argsort(rows[column], kind="stable")]
-            late = np.maximum(0, rows["sent_ns"] - rows["intended_ns"])
-            self._late[place, column] = rows[column], late
-        stamps, late = self._late[place, column]
-        first, end = np.searchsorted(stamps, [after_ns, to_ns], "right")
-        between: list[int] = np.sort(late[first:end]).tolist()
-        return between
+    def _lateness_by_stamp(self) -> dict[tuple[str, str], tuple[Any, Any]]:
+        found: dict[tuple[str, str], tuple[Any, Any]] = {}
+        for place, file in self._select("publications"):
+            rows = _map(file)
+            rows = rows[rows["attribute_set"] != self._fence_set(file)]
+            for column in ("sent_ns", "intended_ns"):
+                of = rows[np.argsort(rows[column], kind="stable")]
+                late = np.maximum(0, of["sent_ns"] - of["intended_ns"])
+                found[place, column] = of[column], late
+        return found
 
     def _ends(self) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}

@@ -213,7 +213,7 @@ def _check_commits(
 ) -> Iterator[str]:
     """Yield the first commit before its last delivery, or behind the next delivery.
 
-    A load generator records deliveries and commits in the order of the database.
+    Load generators record deliveries and commits in the order of the database.
     """
     places = [logged.row for logged in log]
     for line in process.lines("commits.jsonl"):

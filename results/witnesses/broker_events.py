@@ -146,10 +146,10 @@ def _check_openers(folder: RunFolder) -> Iterator[str]:
 
 
 def _check_partitions(folder: RunFolder) -> Iterator[str]:
-    """Yield partitions that subscribers or neighbours received, and that no broker has logged.
+    """Yield partitions of subscribers or neighbours without an event of a detector.
 
-    A detector logs a partition before other brokers receive it. A restarted broker logs elsewhere
-    until it has the identity of the run. A kept deployment may begin a run with partitions.
+    A detector logs a partition before the announcement. A restarted broker logs elsewhere until
+    the run has a new identity there. A kept deployment may begin a run with partitions.
     """
     if folder.rolling_ns is not None:
         return
@@ -207,9 +207,9 @@ def _check_partitions(folder: RunFolder) -> Iterator[str]:
 
 
 def _check_requests(folder: RunFolder) -> Iterator[str]:
-    """Yield a broker that received more retransmission requests than the other brokers logged.
+    """Yield a broker with more received retransmission requests than events of other brokers.
 
-    A restarted broker logs elsewhere until it has the identity of the run.
+    After a restart, events may be in another log than the log of the run.
     """
     brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
     requested: dict[str, list[int]] = {process.name: [] for process in brokers}

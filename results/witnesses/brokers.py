@@ -41,7 +41,7 @@ _RISING = (
 )
 """Counters that never go back while a process lives."""
 _POSITIONS = ("delivered_us.", "released_us.")
-"""Beginnings of the names of positions in streams, which never go back either."""
+"""Beginnings of the names of positions in streams, which never go back."""
 _WRONG = ("state_lost", "protocol_error")
 """Events of a broker that found a mistake in the own state or in a peer."""
 _LONGEST_SILENCE_NS = 4_000_000_000

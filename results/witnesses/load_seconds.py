@@ -1,5 +1,6 @@
 """The statistics of load processes: each second, and the whole life, against the records."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -158,9 +159,9 @@ def _check_lateness(
 def _check_quantiles(
     process: ProcessFolder, name: str, lines: Sequence[Line], rows: Rows
 ) -> Iterator[str]:
-    """Yield a second with another lateness than its records.
+    """Yield a second with another lateness than the records.
 
-    A second in which no publication waited for credit offered exactly those that it sent.
+    Without a wait for credit, a publisher sends a publication when offered.
     """
     before: Line = {"t_ns": 0, "blocked_us": 0, "backlog": 0}
     for line in lines if process.is_publisher else ():
@@ -175,7 +176,7 @@ def _check_quantiles(
             continue
         # A row with the stamp of a line may be counted in either second.
         bounds = [
-            _stated_us(rows.lateness_ns(process.place, "sent_ns", first_ns, last_ns))
+            _stated_us(_select_late(rows, process.place, "sent_ns", first_ns, last_ns))
             for first_ns in (from_ns - 1, from_ns)
             for last_ns in (to_ns - 1, to_ns)
         ]
@@ -186,6 +187,13 @@ def _check_quantiles(
                     line[column], bounds[-1][place],
                 )  # fmt: skip
                 return
+
+
+def _select_late(rows: Rows, place: str, column: str, after_ns: int, to_ns: int) -> list[int]:
+    """Return the ascending lateness of publications with a stamp in a time."""
+    stamps, late_ns = rows.lateness_ns.get((place, column), ((), ()))
+    first, end = bisect_right(stamps, after_ns), bisect_right(stamps, to_ns)
+    return sorted(map(int, late_ns[first:end]))
 
 
 def _stated_us(late_ns: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -200,12 +208,12 @@ def _stated_us(late_ns: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]
 def lateness_bounds_us(
     process: ProcessFolder, lines: Sequence[Line], rows: Rows, from_ns: int
 ) -> tuple[float, float] | None:
-    """Return the bounds of the 99th percentile of what was due from a time on, by the records.
+    """Return the bounds of the 99th percentile of lateness from a time on, by the records.
 
-    Publications that waited for credit were offered before they were sent, so their lateness is
-    at most the lateness of sending. Returns None if due publications were never sent.
+    A publication without credit is offered before the sending, so the lateness of sending is an
+    upper bound. Returns None if due publications were never sent.
     """
-    late_ns = rows.lateness_ns(process.place, "intended_ns", from_ns - 1, _LATER_NS)
+    late_ns = _select_late(rows, process.place, "intended_ns", from_ns - 1, _LATER_NS)
     if process.place not in rows.whole or not late_ns or not lines or lines[-1].get("backlog"):
         return None
     usual_ns = quantile(late_ns, _P99)

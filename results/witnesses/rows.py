@@ -141,8 +141,8 @@ class Rows:
         breaches: counts, for each blockage, deliveries and acknowledgements that passed it.
         sent_ns: returns when a publication was sent; None for one that was not.
         late_ns: by process folder, how late publications were sent, in sum and at most.
-        lateness_ns: returns, for a process folder, the lateness of publications without fences,
-            ascending. Their `sent_ns` or `intended_ns` is above one stamp, and at most another.
+        lateness_ns: by process folder and column (`sent_ns` or `intended_ns`), ascending stamps of
+            publications without fences, and the lateness of sending in the same order.
         ends_ns: by process folder, the first and last stamp of its record files.
         streams: by process folder and stream, the number and the sum of the logged positions; the
             sum is modulo 2^63.
@@ -163,7 +163,9 @@ class Rows:
     breaches: Callable[[Sequence[Blockage]], Sequence[tuple[int, int]]]
     sent_ns: Callable[[str, int, int], int | None]
     until: Callable[[str, str, int], int | None]
-    lateness_ns: Callable[[str, str, int, int], Sequence[int]]
+    lateness_ns: Mapping[tuple[str, str], tuple[Sequence[int], Sequence[int]]] = field(
+        default_factory=dict
+    )
     applications: Mapping[tuple[str, str], Sequence[LoggedDelivery]] = field(default_factory=dict)
     early_answers: Mapping[str, int] = field(default_factory=dict)
     repeated_answers: Mapping[str, int] = field(default_factory=dict)

@@ -541,7 +541,7 @@ def _check_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder
 def _check_deliverers(
     folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]
 ) -> Iterator[str]:
-    """Yield brokers that received less than they delivered to a client, or than was sent there.
+    """Yield brokers with fewer receipts than deliveries to a client and publications together.
 
     A broker receives a publication from the publisher, or from a broker before the delivery.
     """

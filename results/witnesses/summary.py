@@ -73,10 +73,10 @@ def _check_answers(process: ProcessFolder, rows: Rows) -> Iterator[str]:
 
 
 def _check_redeliveries(folder: RunFolder, rows: Rows) -> Iterator[str]:
-    """Yield deliveries that are marked as repeated, and that nothing repeats.
+    """Yield deliveries with a mark of a redelivery, and without a reason.
 
     A client receives publications again in a later session, by the promise of the protocol, or as
-    a consumer that commits at its broker.
+    a consumer that commits at a broker.
     """
     if folder.is_foreign:
         return
