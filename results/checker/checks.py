@@ -228,6 +228,7 @@ def decide_verdict(
         facts.deliveries_per_pair_min,
         facts.busy,
         facts.in_silence,
+        facts.promises.may_lose,
     )
 
 

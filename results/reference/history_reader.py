@@ -167,8 +167,10 @@ class _Folder:
 
     @property
     def is_cut_short(self) -> bool:
-        """True if deliveries were still arriving when the drain ended."""
-        return (self.manifest.get("drain") or {}).get("ended_by") == "bound"
+        """True if deliveries were still arriving when the drain ended, or the run before it."""
+        if drain := self.manifest.get("drain"):
+            return bool(drain.get("ended_by") == "bound")
+        return self.manifest.get("state") != "complete"
 
     @property
     def is_simulated(self) -> bool:
@@ -338,7 +340,7 @@ class _Folder:
             yield doubt("state", state=manifest.get("state")) + (f": {why}" if why else "")
         if manifest.get("loadgen_saturated"):
             yield doubt("saturated")
-        if self.is_cut_short:
+        if self.is_cut_short and manifest.get("drain"):
             yield doubt("still_arriving", s=float(manifest["drain"].get("took_s", 0.0)))
         for name, stated in (
             ("seed", workload.get("seed")),

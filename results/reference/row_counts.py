@@ -98,6 +98,7 @@ class Count:
             breaches=self._breaches,
             sent_ns=lambda *key: self._sent.get(key),
             until=self._count_until,
+            lateness_ns=self._lateness_by_stamp(),
             applications=self._list_applications(),
             early_answers={place: self._early(file) for place, file in self._select("acks")},
             repeated_answers={place: _count_again(file) for place, file in self._select("acks")},
@@ -140,6 +141,16 @@ class Count:
                 if row["attribute_set"] != self._fence_set
             ]
             found[place] = sum(late), max(late, default=0)
+        return found
+
+    def _lateness_by_stamp(self) -> dict[tuple[str, str], tuple[list[int], list[int]]]:
+        found: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+        for place, file in self._select("publications"):
+            data = [row for row in file.rows if row["attribute_set"] != self._fence_set]
+            for column, name in (("sent_ns", "at_ns"), ("intended_ns", "intended_ns")):
+                rows = sorted(data, key=lambda row, name=name: row[name])  # type: ignore[misc]
+                late = [max(0, row["at_ns"] - row["intended_ns"]) for row in rows]
+                found[place, column] = [row[name] for row in rows], late
         return found
 
     def _ends(self) -> dict[str, tuple[int, int]]:
@@ -187,8 +198,11 @@ class Count:
                 if name in own and row["layer"] == _APPLICATION and is_logged:
                     source, incarnation, number = _key(file, row, row["sequence"])
                     found.setdefault((_place(path), name), []).append(
-                        LoggedDelivery(at, source, incarnation, number, row["kind"] == REDELIVERED)
-                    )
+                        LoggedDelivery(
+                            at, source, incarnation, number, row["kind"] == REDELIVERED,
+                            row["at_ns"],
+                        )
+                    )  # fmt: skip
         return found
 
     def _answers_of(self, place: str) -> tuple[list[int], list[int]]:

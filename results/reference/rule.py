@@ -94,7 +94,7 @@ def check(history: History) -> Judgement:
         doubts.append(doubt("spared", brokers=", ".join(spared)))
     name, because, doubts_left = verdict.decide(
         counts, doubts, history.guarantee, history.calm, history.deliveries_per_pair_min,
-        history.busy, history.was_silent,
+        history.busy, history.was_silent, history.promises.may_lose,
     )  # fmt: skip
     return Judgement(name, because, counts, recoveries, doubts_left, tuple(violations))
 

@@ -69,11 +69,13 @@ def decide(
     minimum: int,
     busy: Sequence[str] = (),
     was_silent: bool = False,
+    may_lose: bool = False,
 ) -> tuple[VerdictName, tuple[str, ...], tuple[str, ...]]:
     """Return verdict, reasons and all doubts.
 
     On a busy machine, deliveries that were outstanding when a drain ended in silence are a doubt,
-    and so are publications that were withheld without a fault.
+    and so are publications that were withheld without a fault, and losses of a protocol that loses
+    publications around a failure.
     """
     doubts = (*doubts, *_doubts_about_counts(counts, calm, minimum))
     proven = tuple(
@@ -81,7 +83,7 @@ def decide(
         for kind, meaning in VIOLATIONS.items()
         if counts.violations.get(kind, 0) and is_broken(guarantee, kind)
     )
-    excused = [*_find_excused(counts, guarantee, was_silent)] if busy else [None]
+    excused = [*_find_excused(counts, guarantee, was_silent, may_lose)] if busy else [None]
     if proven and None not in excused:
         proven, doubts = (), (*doubts, *(each for each in excused if each), *busy)
     if proven:
@@ -91,13 +93,17 @@ def decide(
     return "VALID", (f"{counts.owed:,} owed, each arrived",), ()
 
 
-def _find_excused(counts: Counts, guarantee: Guarantee, was_silent: bool) -> Iterable[str | None]:
+def _find_excused(
+    counts: Counts, guarantee: Guarantee, was_silent: bool, may_lose: bool
+) -> Iterable[str | None]:
     """Yield a doubt for each kind that a busy machine explains; None for any other kind."""
     wrong = {kind: n for kind, n in counts.violations.items() if n and is_broken(guarantee, kind)}
     absent = wrong.pop("missing", 0) + wrong.pop("fence_missing", 0)
     if absent:
-        is_late = was_silent and absent == counts.outstanding
-        yield doubt("outstanding", n=counts.outstanding) if is_late else None
+        if was_silent and absent == counts.outstanding:
+            yield doubt("outstanding", n=absent)
+        else:
+            yield doubt("lost_busy", n=absent) if may_lose else None
     withheld = wrong.pop("withheld_unjustified", 0)
     if withheld:
         yield doubt("withheld_busy", n=withheld)

@@ -180,6 +180,8 @@ class Promises:
             signed act accepts; None: no such act. From event logs, not from the manifest.
         absence_gaps: permitted reasons of gaps that are announced to a subscriber after an absence
             from its broker for `absence_ns`. From the protocol, not from the manifest.
+        may_lose: the protocol may lose publications around a failure of a broker or a session.
+            From the protocol, not from the manifest.
     """
 
     order: str = "publisher"
@@ -192,6 +194,7 @@ class Promises:
     absence_ns: int = 0
     gap_ages_ns: tuple[int | None, ...] = ()
     retentions: tuple[Retention, ...] = ()
+    may_lose: bool = False
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Promises":
@@ -250,13 +253,20 @@ NOT_CHECKED: Mapping[str, tuple[str, ...]] = {
 """The properties that a verdict does not cover, by order."""
 
 ON_TRUST: tuple[str, ...] = (
-    "the exact times of sending, receipts, acknowledgements and accepted subscriptions, which one "
-    "process stamps; counts of each second bound them",
+    "the exact times of sending, receipts, acknowledgements, requested and accepted subscriptions, "
+    "which one process stamps; counts of each second bound them",
+    "the exact times of lost sessions, which the logs of both ends bound to half a second",
     "contents that subscribers received, and places in streams, which one process logs; "
     "incarnations of clients, reasons of lost sessions, and changed policies of early release, "
     "which one broker logs",
     "counters of brokers beyond publications received and delivered, and these as far as faults "
-    "made brokers count anew or twice; counts from before the run",
+    "made brokers count anew or twice, or lost sessions between brokers that only forwarded; "
+    "counts from before the run",
+    "messages, frames and writes that faults counted, beyond publications and bytes; ends of "
+    "partitions, which one broker logs",
+    "moments of consumers' kills, and times in their databases and of their commits as far as the "
+    "order of deliveries permits",
+    "round trips in comparisons of clocks, and their number",
     "processor times and memory below what an agent or another second shows, waits for a "
     "processor, and processor shares in what limited the run",
     "the time of recovery after a burst of the load, or of more records than are evaluated",
@@ -327,6 +337,8 @@ DOUBTS: Mapping[str, str] = {
     "outstanding ones may not be lost",
     "outstanding": "{n:,} owed deliveries were outstanding when the drain ended: on an overloaded "
     "machine they may have been late, and not lost",
+    "lost_busy": "{n:,} owed deliveries never arrived, and the protocol may lose publications "
+    "around a failure: on an overloaded machine a live broker or client may have been suspected",
     "withheld_busy": "{n:,} publications were announced as withheld, and no fault explains it: on "
     "an overloaded machine a live broker may have been suspected",
     "silent_client": "{file}: the session of {client} with {broker} ended in silence, {s:.1f} s "

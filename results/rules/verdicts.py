@@ -40,6 +40,7 @@ def decide(
     deliveries_per_pair_min: int,
     busy: Sequence[str] = (),
     in_silence: bool = False,
+    may_lose: bool = False,
 ) -> tuple[VerdictName, list[str], list[str]]:
     """Return verdict, reasons and all doubts: a proven violation counts under any doubts.
 
@@ -48,12 +49,15 @@ def decide(
             withheld without a fault are no proof of a wrong broker, if nothing else is wrong.
         in_silence: the drain ended in silence. With any sign, deliveries that were outstanding then
             are no proof of a loss.
+        may_lose: the protocol may lose publications around a failure. With any sign, a broker or a
+            client may have been taken for a failed one, and no loss is proof of a wrong broker.
     """
     doubts = [*doubts, *_doubts_about_counts(counts, calm, deliveries_per_pair_min)]
     broken = {kind: n for kind, n in counts.violations.items() if forbids(guarantee, kind)}
-    if broken and busy and not _has_unexplained(counts, broken, in_silence):
-        if counts.outstanding and in_silence:
-            doubts.append(doubt("outstanding", n=counts.outstanding))
+    if broken and busy and not _has_unexplained(counts, broken, in_silence, may_lose):
+        if absent := sum(broken.get(kind, 0) for kind in ("missing", "fence_missing")):
+            is_late = in_silence and absent == counts.outstanding
+            doubts.append(doubt("outstanding" if is_late else "lost_busy", n=absent))
         if n := broken.get(_WITHHELD):
             doubts.append(doubt("withheld_busy", n=n))
         doubts += busy
@@ -81,14 +85,16 @@ def decide(
     )
 
 
-def _has_unexplained(counts: Counts, broken: Mapping[str, int], in_silence: bool) -> bool:
+def _has_unexplained(
+    counts: Counts, broken: Mapping[str, int], in_silence: bool, may_lose: bool
+) -> bool:
     """Return True if a machine without time explains not all violations.
 
-    Such a machine explains missing deliveries that may still have been in flight, and brokers that
-    were taken for failed ones.
+    Such a machine explains missing deliveries that may still have been in flight, and brokers and
+    clients that were taken for failed ones.
     """
     absent = sum(broken.get(kind, 0) for kind in ("missing", "fence_missing"))
-    if absent and not (in_silence and absent == counts.outstanding):
+    if absent and not may_lose and not (in_silence and absent == counts.outstanding):
         return True
     return not {*broken} <= {"missing", "fence_missing", _WITHHELD}
 

@@ -145,9 +145,14 @@ class Run:
 
     @property
     def is_cut_short(self) -> bool:
-        """Return True if deliveries were still arriving at the end of the drain."""
+        """Return True if deliveries were still arriving when the drain or the run ended.
+
+        A run that ended early has no record of its drain.
+        """
         drain = self.manifest.get("drain")
-        return isinstance(drain, dict) and drain.get("ended_by") == "bound"
+        if not isinstance(drain, dict):
+            return bool(self.manifest["state"] != "complete")
+        return drain.get("ended_by") == "bound"
 
     @property
     def is_simulated(self) -> bool:
@@ -301,7 +306,7 @@ def _doubts_about_manifest(run: Run) -> Iterator[str]:
         yield doubt("state", state=manifest["state"]) + (f": {reasons}" if reasons else "")
     if not isinstance(manifest.get("origin_ns"), int):
         yield doubt("not_measured")
-    if run.is_cut_short:
+    if run.is_cut_short and isinstance(manifest.get("drain"), dict):
         yield doubt("still_arriving", s=float(manifest["drain"].get("took_s", 0.0)))
     for name, wanted in (
         ("seed", run.workload.get("seed")),

@@ -128,6 +128,7 @@ class _Columns:
             breaches=self._breaches,
             sent_ns=self._sent_ns,
             until=self._count_until,
+            lateness_ns=self._lateness_by_stamp(),
             applications={
                 (place, subscription): self._list_deliveries(file, number)
                 for place, file in self._select("deliveries")
@@ -182,7 +183,7 @@ class _Columns:
         rows, sources = log[places], file.tables["publishers"]
         columns = [
             places, rows["publisher"], rows["incarnation"], rows["sequence"],
-            rows["kind"] == _AGAIN,
+            rows["kind"] == _AGAIN, rows["received_ns"],
         ]  # fmt: skip
         return [
             LoggedDelivery(at, sources[publisher], *more)
@@ -301,6 +302,17 @@ class _Columns:
             rows = rows[rows["attribute_set"] != self._fence_set(file)]
             late = np.maximum(0, rows["sent_ns"] - rows["intended_ns"])
             found[place] = int(late.sum()), int(late.max(initial=0))
+        return found
+
+    def _lateness_by_stamp(self) -> dict[tuple[str, str], tuple[Any, Any]]:
+        found: dict[tuple[str, str], tuple[Any, Any]] = {}
+        for place, file in self._select("publications"):
+            rows = _map(file)
+            rows = rows[rows["attribute_set"] != self._fence_set(file)]
+            for column in ("sent_ns", "intended_ns"):
+                of = rows[np.argsort(rows[column], kind="stable")]
+                late = np.maximum(0, of["sent_ns"] - of["intended_ns"])
+                found[place, column] = of[column], late
         return found
 
     def _ends(self) -> dict[str, tuple[int, int]]:

@@ -18,7 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from brokerd.model.fault_verbs import CRASH
-from results.rules.terms import doubt
+from results.rules.terms import NEVER_NS, doubt
 from results.witnesses.folder import (
     FAULTS,
     WORKLOAD,
@@ -29,7 +29,7 @@ from results.witnesses.folder import (
     span_of,
     stamp_of,
 )
-from results.witnesses.rows import LaneRows, Rows
+from results.witnesses.rows import LaneRows, LoggedDelivery, Rows
 
 _LARGEST_BYTES = 1 << 28
 _MOST_STEPS = 200_000
@@ -49,6 +49,7 @@ _LOG = (
     "SELECT place, broker, publisher, incarnation, sequence, {marked} FROM received"
     " WHERE gap_reason IS NULL ORDER BY place"
 )
+_TIMES = "SELECT received_ns FROM received WHERE gap_reason IS NULL ORDER BY place"
 _COMMITS = "SELECT first_place, last_place FROM committed ORDER BY number"
 _COLUMNS = "SELECT name FROM pragma_table_info('received')"
 _STREAMS = "SELECT DISTINCT stream FROM received WHERE stream IS NOT NULL"
@@ -68,6 +69,7 @@ class _DatabaseContent:
             and incarnation.
         gaps: source, incarnation, first and last number and reason of the gaps.
         log: source, incarnation, number and mark of all deliveries, in order.
+        received_ns: the times of these deliveries, by the clock of the load generator.
         commits: source, incarnation, first and last number of each commit, and the number of
             earlier deliveries.
     """
@@ -76,6 +78,7 @@ class _DatabaseContent:
     gaps: Counter[_Gap] = field(default_factory=Counter)
     streams: set[str] = field(default_factory=set)
     log: list[tuple[str, int, int, bool]] = field(default_factory=list)
+    received_ns: list[int] = field(default_factory=list)
     commits: list[_Commit] = field(default_factory=list)
 
 
@@ -179,6 +182,14 @@ def _check_log(
             subject = f"delivery {place + 1} to {subscription}"
             yield differ(name, f"{process.place}/deliveries.rec", subject, wanted, found)
             break
+    # The application stamps a delivery before the load generator reads the database.
+    for place, (at_ns, logged) in enumerate(zip(committed.received_ns, log, strict=False)):
+        if at_ns > logged.received_ns:
+            subject = f"time of delivery {place + 1} to {subscription}"
+            records = f"{process.place}/deliveries.rec"
+            yield differ(name, records, subject, at_ns, logged.received_ns)
+            break
+    yield from _check_commits(process, subscription, log)
     places = [logged.row for logged in log]
     commits = [
         (
@@ -195,6 +206,28 @@ def _check_log(
         yield differ(
             name, f"{process.place}/commits.jsonl", f"commits of {subscription}", *next(differing)
         )
+
+
+def _check_commits(
+    process: ProcessFolder, subscription: str, log: Sequence[LoggedDelivery]
+) -> Iterator[str]:
+    """Yield the first commit before its last delivery, or behind the next delivery.
+
+    Load generators record deliveries and commits in the order of the database.
+    """
+    places = [logged.row for logged in log]
+    for line in process.lines("commits.jsonl"):
+        if line["sub_id"] != subscription:
+            continue
+        at = bisect_left(places, line["place"])
+        least_ns = log[at - 1].received_ns if at else 0
+        most_ns = log[at].received_ns if at < len(log) else NEVER_NS
+        if not least_ns <= line["t_ns"] <= most_ns:
+            yield differ(
+                f"{process.place}/commits.jsonl", f"{process.place}/deliveries.rec",
+                f"time of a commit of {subscription}", line["t_ns"], (least_ns, most_ns),
+            )  # fmt: skip
+            return
 
 
 def _read_database(folder: RunFolder, name: str) -> _DatabaseContent | None:
@@ -237,6 +270,7 @@ def _read(path: Path, brokers: list[str]) -> _DatabaseContent:
             (f"{brokers[broker]}/{publisher}", incarnation, sequence, bool(marked))
             for _, broker, publisher, incarnation, sequence, marked in log
         ]
+        found.received_ns = [int(ns) for (ns,) in database.execute(_TIMES)]
         if database.execute(_TABLE, ("committed",)).fetchone() == (1,):
             places = [row[0] for row in log]
             for first, last in database.execute(_COMMITS):

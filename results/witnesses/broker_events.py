@@ -6,7 +6,8 @@ session has a number of its own in the life of a process.
 
 from collections.abc import Iterator, Sequence
 
-from brokerd.model.fault_verbs import DISK_VERBS
+from brokerd.model.fault_verbs import DISK_VERBS, MACHINE_VERBS
+from results.rules.terms import NEVER_NS
 from results.witnesses.brokers import replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
@@ -18,6 +19,7 @@ from results.witnesses.folder import (
     ProcessFolder,
     RunFolder,
     differ,
+    stamp_of,
 )
 
 _BOTH_ENDS_NS = 200_000_000
@@ -36,6 +38,8 @@ def doubts_about_events(folder: RunFolder) -> Iterator[str]:
             yield from _check_events(folder, process, process.lines("events.jsonl"))
     if folder.is_closed:
         yield from _check_openers(folder)
+        yield from _check_partitions(folder)
+        yield from _check_requests(folder)
 
 
 def _check_events(
@@ -137,6 +141,103 @@ def _check_openers(folder: RunFolder) -> Iterator[str]:
                 yield differ(
                     f"{process.place}/events.jsonl", f"{near[0][1].place}/events.jsonl",
                     f"opener of a session of {one} and {other}", opened, not opened,
+                )  # fmt: skip
+                return
+
+
+def _check_partitions(folder: RunFolder) -> Iterator[str]:
+    """Yield partitions of subscribers or neighbours without an event of a detector.
+
+    A detector logs a partition before the announcement. A restarted broker logs elsewhere until
+    the run has a new identity there. A kept deployment may begin a run with partitions.
+    """
+    if folder.rolling_ns is not None:
+        return
+    brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
+    counts = {
+        process.name: [
+            (folder.timeline.to_timeline(line["t_ns"], process.host), line["partitions"])
+            for line in process.lines("stats.jsonl")
+            if isinstance(line.get("partitions"), int)
+        ]
+        for process in brokers
+    }
+    begun: list[tuple[int, str, object, list[str]]] = []
+    for process in brokers:
+        for line in process.lines("events.jsonl"):
+            if line.get("event") == "lines_left_out":
+                return
+            if line.get("event") == "partition_new":
+                nodes = [folder.brokers[number] for number in line["nodes"]]
+                at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
+                begun.append((at_ns, process.name, line["number"], nodes))
+    if any(of and of[0][1] for of in counts.values()):
+        return
+    restarts = [
+        (process.name, stamp_of(folder, row, "requested", last=False) or -NEVER_NS)
+        for process in brokers
+        for row in faults_at(folder, process.name)
+        if row["verb"] in ("restart", *MACHINE_VERBS)
+    ]
+    known = [(detector, number, nodes) for _, detector, number, nodes in begun]
+    for process in folder.processes:
+        tables = process.document("deliveries.rec.json").get("tables") or {}
+        for named in tables.get("partitions") or ():
+            found = named["detector"], named["number"], [*named["nodes"]]
+            if found not in known and found[0] not in dict(restarts):
+                yield differ(
+                    f"{process.place}/deliveries.rec.json", f"raw/*/{found[0]}/events.jsonl",
+                    f"partition {found[1]} of {found[0]}", found[2], None,
+                )  # fmt: skip
+                return
+    for process in brokers:
+        error_ns = max(
+            (folder.timeline.error_ns(process.host, other.host) or 0 for other in brokers),
+            default=0,
+        )
+        for at_ns, n in counts[process.name]:
+            most = sum(began_ns <= at_ns + error_ns + _BOTH_ENDS_NS for began_ns, *_ in begun)
+            most += len(brokers) * sum(began_ns <= at_ns + error_ns for _, began_ns in restarts)
+            if n > most:
+                yield differ(
+                    f"{process.place}/stats.jsonl", "raw/*/*/events.jsonl",
+                    f"partitions at {at_ns}", n, most,
+                )  # fmt: skip
+                return
+
+
+def _check_requests(folder: RunFolder) -> Iterator[str]:
+    """Yield a broker with more received retransmission requests than events of other brokers.
+
+    After a restart, events may be in another log than the log of the run.
+    """
+    brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
+    requested: dict[str, list[int]] = {process.name: [] for process in brokers}
+    for process in brokers:
+        for line in process.lines("events.jsonl"):
+            if line.get("event") == "lines_left_out":
+                return
+            if line.get("event") == "retransmission_requested":
+                at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
+                requested.setdefault(folder.brokers[line["peer"]], []).append(at_ns)
+    restarts = [
+        stamp_of(folder, row, "requested", last=False) or -NEVER_NS
+        for row in folder.fault_rows
+        if row["verb"] in ("restart", *MACHINE_VERBS)
+    ]
+    until_ns = -NEVER_NS if folder.rolling_ns is not None else min(restarts, default=NEVER_NS)
+    for process in brokers:
+        hosts = {other.host for other in brokers}
+        error_ns = max(folder.timeline.error_ns(process.host, host) or 0 for host in hosts)
+        lines = [line for line in process.lines("stats.jsonl") if "nacks_received" in line]
+        for line in lines:
+            at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
+            found = line["nacks_received"] - lines[0]["nacks_received"]
+            most = sum(ns <= at_ns + error_ns for ns in requested[process.name])
+            if at_ns + error_ns < until_ns and found > most:
+                yield differ(
+                    f"{process.place}/stats.jsonl", "raw/*/*/events.jsonl",
+                    f"retransmission requests to {process.name} up to {line['t_ns']}", found, most,
                 )  # fmt: skip
                 return
 

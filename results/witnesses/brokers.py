@@ -40,6 +40,8 @@ _RISING = (
     *("broker_sessions_lost", "confirmations_sent"),
 )
 """Counters that never go back while a process lives."""
+_POSITIONS = ("delivered_us.", "released_us.")
+"""Beginnings of the names of positions in streams, which never go back."""
 _WRONG = ("state_lost", "protocol_error")
 """Events of a broker that found a mistake in the own state or in a peer."""
 _LONGEST_SILENCE_NS = 4_000_000_000
@@ -204,7 +206,8 @@ def _check_counters(
         to_ns = folder.timeline.to_timeline(after["t_ns"], process.host)
         if _holds_replacement(from_ns, to_ns, replaced):
             continue
-        for counter in _RISING:
+        positions = [key for key in before if key.startswith(_POSITIONS) and key in after]
+        for counter in (*_RISING, *positions):
             if after.get(counter, 0) < before.get(counter, 0):
                 yield differ(name, FAULTS, f"restart by {counter}", after.get(counter), "none")
                 return

@@ -14,7 +14,7 @@ from results.rules.terms import doubt
 from results.witnesses.brokers import replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import FAULTS, MANIFEST, ProcessFolder, RunFolder
-from results.witnesses.load_seconds import least_quantile
+from results.witnesses.load_seconds import lateness_bounds_us, least_quantile
 from results.witnesses.recovery import doubts_about_recovery
 from results.witnesses.rows import Rows
 
@@ -40,7 +40,7 @@ def doubts_about_figures(folder: RunFolder, rows: Rows) -> Iterator[str]:
     phase = folder.phase_ns("measure")
     if phase is None:
         return
-    yield from _check_lateness(folder, headline, phase)
+    yield from _check_lateness(folder, headline, phase, rows)
     yield from _check_limit(folder, headline, phase, rows)
     yield from _check_processors(folder, headline, phase)
     yield from _check_memory(folder, headline)
@@ -83,23 +83,38 @@ def _check_faults(folder: RunFolder, headline: dict[str, Any]) -> Iterator[str]:
 
 
 def _check_lateness(
-    folder: RunFolder, headline: dict[str, Any], phase: tuple[int, int]
+    folder: RunFolder, headline: dict[str, Any], phase: tuple[int, int], rows: Rows
 ) -> Iterator[str]:
-    """Yield a lateness outside of the values that load generators wrote every second."""
+    """Yield a lateness that differs from the records, or from the statistics of each second."""
     largest: list[int] = []
     least_us = 0
+    bounds: list[tuple[float, float]] = []
+    is_exact = folder.has_due_times
     for process in folder.processes:
         lines = process.lines("stats.jsonl") if process.is_publisher else ()
         # A process that was stopped offers publications of the phase after the phase.
         late_us = [line.get("late_max_us") or 0 for line in lines if line["t_ns"] >= phase[0]]
         largest += [us for us in late_us if us]
         least_us = max(least_us, least_quantile(lines, phase[0], "late_p99_us"))
+        found = lateness_bounds_us(process, lines, rows, phase[0]) if lines else (0.0, 0.0)
+        is_exact = is_exact and found is not None and is_reference(folder, process)
+        bounds += [] if found is None else [found]
     stated = headline.get("lateness_p99_us")
     if not largest or not isinstance(stated, int | float):
         return
     most_us = max(largest) * _ROUGHLY + _LEAST_US
     if not least_us <= stated <= most_us:
         yield _differ("stats.jsonl", "lateness_p99_us", stated, (least_us, most_us))
+    elif is_exact and bounds:
+        least, most = (max(each) for each in zip(*bounds, strict=True))
+        if not least <= stated <= most:
+            yield _differ("publications.rec", "lateness_p99_us", stated, (least, most))
+
+
+def is_reference(folder: RunFolder, process: ProcessFolder) -> bool:
+    """Return True if a process has the clock of the phases."""
+    reference = str((folder.manifest.get("clock") or {}).get("host_id", process.host))
+    return folder.timeline.error_ns(process.host, reference) == 0
 
 
 def _check_limit(

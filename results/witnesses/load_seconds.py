@@ -1,9 +1,11 @@
 """The statistics of load processes: each second, and the whole life, against the records."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from brokerd.quantiles import quantile
 from brokerd.units import parse_duration_ns
 from results.rules.terms import doubt
 from results.witnesses.folder import (
@@ -22,6 +24,10 @@ _EDGE_NS = 2_000_000_000
 _LONGEST_PAUSE_NS = 4_500_000_000
 """A process that writes records writes statistics more often, once a second."""
 _HUNDRED = 100
+_P99 = 0.99
+_STEPS = 16
+"""Load generators count latenesses in so many buckets per doubling, and state the upper ends."""
+_LATER_NS = 1 << 62
 _ROUGHLY, _TICK_S = 1.05, 0.05
 """The kernel counts memory and processor time roughly."""
 
@@ -40,6 +46,7 @@ def check_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iter
     yield from _check_sums(folder, process, name, lines)
     if folder.has_due_times:
         yield from _check_lateness(process, name, lines, rows)
+        yield from _check_quantiles(process, name, lines, rows)
     yield from _check_offers(process, name, lines, rows)
     yield from _check_pauses(folder, process, name, lines, rows)
     measured, is_saturated = folder.phase_ns("measure"), folder.manifest.get("loadgen_saturated")
@@ -147,6 +154,71 @@ def _check_lateness(
     is_complete = not blocked[-1] and not lines[-1].get("backlog")
     if is_complete and abs(max(largest) - most_ns // 1000) > 1:
         yield differ(name, records, "late_max_us", max(largest), most_ns // 1000)
+
+
+def _check_quantiles(
+    process: ProcessFolder, name: str, lines: Sequence[Line], rows: Rows
+) -> Iterator[str]:
+    """Yield a second with another lateness than the records.
+
+    Without a wait for credit, a publisher sends a publication when offered.
+    """
+    before: Line = {"t_ns": 0, "blocked_us": 0, "backlog": 0}
+    for line in lines if process.is_publisher else ():
+        columns = ("late_p99_us", "late_max_us", "blocked_us", "backlog")
+        if not all(isinstance(line.get(column), int) for column in columns):
+            return
+        has_waited = before["blocked_us"] != line["blocked_us"]
+        has_waited |= bool(before["backlog"] or line["backlog"])
+        from_ns, to_ns = before["t_ns"], line["t_ns"]
+        before = line
+        if has_waited:
+            continue
+        # A row with the stamp of a line may be counted in either second.
+        bounds = [
+            _stated_us(_select_late(rows, process.place, "sent_ns", first_ns, last_ns))
+            for first_ns in (from_ns - 1, from_ns)
+            for last_ns in (to_ns - 1, to_ns)
+        ]
+        for column, place in (("late_p99_us", 0), ("late_max_us", 1)):
+            if not any(of[place][0] <= line[column] <= of[place][1] for of in bounds):
+                yield differ(
+                    name, f"{process.place}/publications.rec", f"{column} at {to_ns}",
+                    line[column], bounds[-1][place],
+                )  # fmt: skip
+                return
+
+
+def _select_late(rows: Rows, place: str, column: str, after_ns: int, to_ns: int) -> list[int]:
+    """Return the ascending lateness of publications with a stamp in a time."""
+    stamps, late_ns = rows.lateness_ns.get((place, column), ((), ()))
+    first, end = bisect_right(stamps, after_ns), bisect_right(stamps, to_ns)
+    return sorted(map(int, late_ns[first:end]))
+
+
+def _stated_us(late_ns: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the bounds of the 99th percentile and of the maximum that statistics may state."""
+    if not late_ns:
+        return (0, 0), (0, 0)
+    usual_ns, most_us = quantile(late_ns, _P99), late_ns[-1] // 1000
+    highest_us = min((usual_ns + usual_ns // _STEPS + 1) // 1000, most_us)
+    return (usual_ns // 1000, highest_us), (most_us, most_us)
+
+
+def lateness_bounds_us(
+    process: ProcessFolder, lines: Sequence[Line], rows: Rows, from_ns: int
+) -> tuple[float, float] | None:
+    """Return the bounds of the 99th percentile of lateness from a time on, by the records.
+
+    A publication without credit is offered before the sending, so the lateness of sending is an
+    upper bound. Returns None if due publications were never sent.
+    """
+    late_ns = _select_late(rows, process.place, "intended_ns", from_ns - 1, _LATER_NS)
+    if process.place not in rows.whole or not late_ns or not lines or lines[-1].get("backlog"):
+        return None
+    usual_ns = quantile(late_ns, _P99)
+    has_waited = lines[-1].get("blocked_us") != 0
+    return 0.0 if has_waited else usual_ns / 1000, (usual_ns + usual_ns // _STEPS + 1) / 1000
 
 
 def _check_offers(

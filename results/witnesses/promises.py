@@ -72,6 +72,7 @@ def protocol_promises(workload: Mapping[str, Any], topology: Mapping[str, Any]) 
         absence_gaps=tuple(promised.absence_gaps) if absence_ns else (),
         absence_ns=absence_ns,
         gap_ages_ns=promised.gap_ages_ns,
+        may_lose=not promised.exactly_once,
     )
 
 

@@ -61,6 +61,7 @@ class LoggedDelivery(NamedTuple):
     Attributes:
         row: its place in the record file.
         marked: the delivery is marked as given again.
+        received_ns: the stamp of its row.
     """
 
     row: int
@@ -68,6 +69,7 @@ class LoggedDelivery(NamedTuple):
     incarnation: int
     sequence: int
     marked: bool
+    received_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,8 @@ class Rows:
         breaches: counts, for each blockage, deliveries and acknowledgements that passed it.
         sent_ns: returns when a publication was sent; None for one that was not.
         late_ns: by process folder, how late publications were sent, in sum and at most.
+        lateness_ns: by process folder and column (`sent_ns` or `intended_ns`), ascending stamps of
+            publications without fences, and the lateness of sending in the same order.
         ends_ns: by process folder, the first and last stamp of its record files.
         streams: by process folder and stream, the number and the sum of the logged positions; the
             sum is modulo 2^63.
@@ -159,6 +163,9 @@ class Rows:
     breaches: Callable[[Sequence[Blockage]], Sequence[tuple[int, int]]]
     sent_ns: Callable[[str, int, int], int | None]
     until: Callable[[str, str, int], int | None]
+    lateness_ns: Mapping[tuple[str, str], tuple[Sequence[int], Sequence[int]]] = field(
+        default_factory=dict
+    )
     applications: Mapping[tuple[str, str], Sequence[LoggedDelivery]] = field(default_factory=dict)
     early_answers: Mapping[str, int] = field(default_factory=dict)
     repeated_answers: Mapping[str, int] = field(default_factory=dict)

@@ -71,6 +71,7 @@ def doubts_about_service(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield from _check_client_fault(folder, row)
     yield from _check_received(folder, rows, brokers)
     yield from _check_totals(folder, rows, brokers)
+    yield from _check_deliverers(folder, rows, brokers)
     yield from _check_client_absences(folder)
     for process in brokers:
         yield from _check_starts(folder, process)
@@ -535,6 +536,48 @@ def _check_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder
             "disagree", one="raw/*/*/stats.jsonl", other="publications.rec",
             what="publications received by all brokers", found=received, wanted=wanted,
         )  # fmt: skip
+
+
+def _check_deliverers(
+    folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]
+) -> Iterator[str]:
+    """Yield brokers with fewer receipts than deliveries to a client and publications together.
+
+    A broker receives a publication from the publisher, or from a broker before the delivery.
+    """
+    if folder.manifest.get("state") != "complete" or folder.rolling_ns is not None:
+        return
+    if _kind(folder) not in _COUNT_EACH_HOP or _is_storing(folder):
+        return
+    home_of = {
+        client: homes.pop()
+        for client, lines in folder.session_lines.items()
+        if len(homes := {broker for _, _, broker in lines}) == 1
+    }
+    least = _highest_of_homes(folder, rows)
+    most: dict[tuple[str, str, int], int] = {}
+    for (subscription, source, incarnation), lane in rows.lanes.items():
+        home = home_of.get(subscription.partition("/")[0])
+        origin = home_of.get(rows.client_of.get(source, ""))
+        if home is not None and origin not in (None, home):
+            of = home, source, incarnation
+            most[of] = max(lane.data + lane.fences - lane.repeated, most.get(of, 0))
+    for (home, _, _), n in most.items():
+        least[home] += n
+    unanswered = sum(rows.published.values()) - sum(rows.acknowledged.values())
+    for process in brokers:
+        restarts = any(
+            row["verb"] in ("restart", *KILLING_VERBS) for row in faults_at(folder, process.name)
+        )
+        for line in process.lines("stats.jsonl")[-1:] if not restarts else ():
+            found = _count_received(line) - int(line.get("duplicates_received") or 0)
+            if found < least[process.name] - unanswered:
+                yield doubt(
+                    "disagree", one=f"{process.place}/stats.jsonl", other="deliveries.rec",
+                    what=f"publications received once by {process.name}", found=found,
+                    wanted=least[process.name] - unanswered,
+                )  # fmt: skip
+                return
 
 
 def _is_slow(rows: Rows) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from brokerd.model.fault_verbs import ROAM
 from brokerd.text import describe_exit
-from results.rules.terms import doubt
+from results.rules.terms import NEVER_NS, doubt
 from results.witnesses.folder import (
     MANIFEST,
     TOPOLOGY,
@@ -73,21 +73,38 @@ def _check_answers(process: ProcessFolder, rows: Rows) -> Iterator[str]:
 
 
 def _check_redeliveries(folder: RunFolder, rows: Rows) -> Iterator[str]:
-    """Yield deliveries that are marked as repeated, and that the protocol does not repeat.
+    """Yield deliveries with a mark of a redelivery, and without a reason.
 
-    Any protocol repeats deliveries to a consumer that has lost a session with a broker.
+    A client receives publications again in a later session, by the promise of the protocol, or as
+    a consumer that commits at a broker.
     """
-    if folder.is_foreign or protocol_promises(folder.workload, folder.topology).redelivers:
+    if folder.is_foreign:
         return
+    is_promised = protocol_promises(folder.workload, folder.topology).redelivers
     for (subscription, source, _), lane in sorted(rows.lanes.items()):
         client = subscription.partition("/")[0]
-        lines = folder.session_lines.get(client, ())
-        is_back = sum(event == "up" for _, event, _ in lines) > 1 or not lines
-        if lane.again and not (client in folder.consumers and is_back):
+        may_repeat = is_promised or client in folder.consumers
+        if lane.again and not (may_repeat and _list_returns(folder, client)):
             subject = f"deliveries given again to {subscription} of {source}"
-            other = "sessions.jsonl" if client in folder.consumers else TOPOLOGY
+            other = "sessions.jsonl" if may_repeat else TOPOLOGY
             yield differ("deliveries.rec", other, subject, lane.again, "no redelivery")
             return
+    for (place, subscription), log in sorted(rows.applications.items()):
+        returns = _list_returns(folder, subscription.partition("/")[0])
+        marked = [logged.received_ns for logged in log if logged.marked]
+        if not marked or not returns:
+            continue
+        first_ns = folder.timeline.to_timeline(min(marked), place.split("/")[1])
+        if first_ns < returns[0] - _SLACK_NS:
+            subject = f"the first delivery given again to {subscription}"
+            yield differ(f"{place}/deliveries.rec", "sessions.jsonl", subject, first_ns, returns[0])
+            return
+
+
+def _list_returns(folder: RunFolder, client: str) -> list[int]:
+    """Return the beginnings of later sessions of a client; any time for an unknown client."""
+    lines = folder.session_lines.get(client, ())
+    return [at_ns for at_ns, event, _ in lines if event == "up"][1:] if lines else [-NEVER_NS]
 
 
 def _check_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:

@@ -636,6 +636,28 @@ for _broker in ("c1", "c2", "c3"):
     )
 
 
+def _hide_requests(run: RunFolder) -> bool | None:
+    """Remove the retransmission requests of c3."""
+    with run.lines(f"{_folder_of(run, 'c3')}/events.jsonl") as rows:
+        n = len(rows)
+        rows[:] = [row for row in rows if row["event"] != "retransmission_requested"]
+        return None if len(rows) < n else False
+
+
+_add("c3_requested_nothing_again", "brokers", _hide_requests, says="retransmission requests to c2")
+
+
+def _release(run: RunFolder) -> bool | None:
+    """Double the released positions of a second of c1."""
+    with run.lines(f"{_folder_of(run, 'c1')}/stats.jsonl") as rows:
+        names = [name for name in rows[2] if name.startswith("released_us.") and rows[2][name]]
+        rows[2] |= {name: 2 * rows[2][name] for name in names}
+        return None if names else False
+
+
+_add("c1_released_what_is_not_published", "brokers", _release, says="restart by released_us")
+
+
 def _hide_client_session(run: RunFolder) -> bool | None:
     """Remove a lost session with a subscriber from the records of its broker."""
     folder = _folder_of(run, "c3")

@@ -111,6 +111,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "reuse-not-looked-for": {"mutation": MUTATIONS["reuse_sequence_number"]},
     "doubt-before-proof": {"decide": reference_verdict.decide},
     "late-after-every-delivery": {"decide": reference_verdict.decide},
+    "busy-machine-excuses-any-loss": {"decide": reference_verdict.decide},
     "nothing-at-risk-is-fine": {"decide": reference_verdict.decide},
     "risk-ignores-clock-errors": {"is_in": reference_risk.is_certainly_sent_in},
     "kill-restarts-the-window": {"windows_of": reference_risk.times_of_risk},
@@ -128,6 +129,8 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "unobserved-fault-is-believed": {"doubts": verdicts.doubts_about_faults},
     "busy-excuses-everything": {"decide": verdicts.decide},
     "busy-excuses-holes": {"decide": verdicts.decide},
+    "busy-machine-proves-losses": {"decide": verdicts.decide},
+    "busy-machine-excuses-each-protocol": {"decide": verdicts.decide},
     "withheld-on-a-busy-machine-is-proof": {"decide": verdicts.decide},
     "schedule-without-a-phase": {"worked_out": by_spark},
     # sessions

@@ -1,7 +1,7 @@
 """Tests of runs on busy machines: a late delivery is a doubt, a lost delivery is a loss."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,6 +123,12 @@ def gate_without_fault(run: RunFolder) -> None:
             del rows[3:]
 
 
+def interrupted(run: RunFolder) -> None:
+    with run.document("manifest.json") as manifest:
+        manifest.update(state="partial", reasons=["interrupted"])
+        manifest.pop("drain", None)
+
+
 SILENCE = drained("silence")
 EVIDENCE = drained("evidence")
 CASES = {
@@ -166,6 +172,10 @@ CASES = {
         (drained("evidence"), late, silent_client()), "violation", "missing"
     ),
     "late, and nobody speaks of a drain": Case((late, silent_client()), "violation", "missing"),
+    "late, and the run was interrupted": Case((interrupted, late), "doubt", "the run is partial"),
+    "interrupted, and lost in the middle": Case(
+        (interrupted, lost_in_the_middle), "violation", "missing"
+    ),
     "lost in the middle": Case(
         (SILENCE, lost_in_the_middle, silent_client()), "violation", "missing"
     ),
@@ -263,6 +273,20 @@ def test_signs_excuse_outstanding_deliveries_only(
     assert decide(unasked, (), Guarantee(), False, 1, ("busy",), True)[0] == "INVALID"
 
 
+@pytest.mark.parametrize("decide", [verdicts.decide, reference.decide])
+def test_signs_leave_open_losses_of_a_protocol_that_may_lose(
+    decide: Callable[..., tuple[str, object, Sequence[str]]],
+) -> None:
+    counts = Counts(1, 10, 8, 1, 1, {"missing": 2, "fence_missing": 1}, least_owed=("s", "a/0", 10))
+    verdict, _, doubts = decide(counts, (), Guarantee(), False, 1, ("a sign",), False, True)
+    assert (verdict, *doubts[1:]) == ("UNKNOWN", "a sign")
+    assert doubts[0].startswith("3 owed deliveries never arrived, and the protocol may lose")
+    for busy, may_lose in (((), True), (("a sign",), False)):
+        assert decide(counts, (), Guarantee(), False, 1, busy, False, may_lose)[0] == "INVALID"
+    repeated = replace(counts, violations={"missing": 2, "duplicate": 1})
+    assert decide(repeated, (), Guarantee(), False, 1, ("a sign",), False, True)[0] == "INVALID"
+
+
 def test_no_sign_is_named_more_than_a_few_times(tmp_path: Path) -> None:
     run = write_honest_run(tmp_path, "many")
     folder = RunFolder(run)
@@ -274,7 +298,13 @@ def test_no_sign_is_named_more_than_a_few_times(tmp_path: Path) -> None:
     assert sum("ended in silence" in said for said in judged.said) == 3
 
 
-@pytest.mark.parametrize("name", ["lost before the fence", "late, and a client heard nothing"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("lost before the fence", "late, and a client heard nothing"),
+        *("late, and the run was interrupted", "interrupted, and lost in the middle"),
+    ],
+)
 def test_a_gap_is_a_loss_but_a_truncated_end_is_not(tmp_path: Path, name: str) -> None:
     run = write_honest_run(tmp_path, "one")
     for change in CASES[name].changes:

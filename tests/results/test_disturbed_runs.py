@@ -21,7 +21,7 @@ from results.witnesses.load_seconds import least_quantile
 from results.witnesses.manifest import _check_headline, _check_journal, _check_roles
 from results.witnesses.online import findings_online
 from results.witnesses.process_ends import _about_files
-from results.witnesses.rows import LaneRows, SourceRows
+from results.witnesses.rows import LaneRows, LoggedDelivery, SourceRows
 from results.witnesses.service import _check_client_fault, _check_clients, _check_totals
 from results.witnesses.sessions import _check_beginnings, _check_between, _check_counters
 from results.witnesses.shapes import doubts_about_shapes
@@ -200,7 +200,33 @@ def test_only_a_consumer_that_lost_a_session_is_given_deliveries_again(
     changes = ("up", "down") * n_sessions
     lines = tuple((at, event, "c1") for at, event in enumerate(changes))
     folder.__dict__["session_lines"] = {client: lines}
-    rows: Any = SimpleNamespace(lanes={(f"{client}/1", "c1/0", 1): LaneRows(again=1)})
+    lanes = {(f"{client}/1", "c1/0", 1): LaneRows(again=1)}
+    rows: Any = SimpleNamespace(lanes=lanes, applications={})
+    assert len([*_check_redeliveries(folder, rows)]) == doubts
+
+
+@pytest.mark.parametrize("protocol", ["delta_tree", "durable"])
+def test_a_client_with_one_session_is_given_no_delivery_again(
+    tmp_path: Path, protocol: str
+) -> None:
+    folder = run_folder(tmp_path, "complete", {})
+    folder._read["spec/workload.toml"] = {**CONSUMING, "protocol": protocol}
+    folder.__dict__["session_lines"] = {"c1-sub-1": ((0, "up", "c1"), (9, "down", "c1"))}
+    lanes = {("c1-sub-1/1", "c1/0", 1): LaneRows(again=1)}
+    rows: Any = SimpleNamespace(lanes=lanes, applications={})
+    assert len([*_check_redeliveries(folder, rows)]) == 1
+
+
+@pytest.mark.parametrize("first_ns, doubts", [(2, 1), (4, 0)])
+def test_a_delivery_is_given_again_only_behind_a_return(
+    tmp_path: Path, first_ns: int, doubts: int
+) -> None:
+    folder = run_folder(tmp_path, "complete", {})
+    folder._read["spec/workload.toml"] = CONSUMING
+    lines = ((0, "up", "c1"), (SECOND, "down", "c1"), (3 * SECOND, "up", "c1"))
+    folder.__dict__["session_lines"] = {"c1-sub-2": lines}
+    log = [LoggedDelivery(0, "c1/0", 1, 7, True, first_ns * SECOND)]
+    rows: Any = SimpleNamespace(lanes={}, applications={("raw/h/load", "c1-sub-2/1"): log})
     assert len([*_check_redeliveries(folder, rows)]) == doubts
 
 

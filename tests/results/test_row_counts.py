@@ -25,7 +25,7 @@ from tests.helpers.runs import ORIGIN_NS, SECOND
 
 EDGES_NS = (ORIGIN_NS, ORIGIN_NS + 3 * SECOND)
 """Both ends of the measure phase."""
-FUNCTIONS = ("breaches", "sent_ns", "until")
+FUNCTIONS = ("breaches", "lateness_ns", "sent_ns", "until")
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +142,10 @@ def test_both_readers_count_the_same(
         for at_ns in (edge + by for edge in EDGES_NS for by in (-2, -1, 0, 1, 2)):
             asked = f"raw/{place}", layout, at_ns
             assert ours.until(*asked) == theirs.until(*asked), asked
+    for each, (stamps, late_ns) in ours.lateness_ns.items():
+        mine = sorted(zip(map(int, stamps), map(int, late_ns), strict=True))
+        assert mine == sorted(zip(*theirs.lateness_ns[each], strict=True)), each
+    assert ours.lateness_ns.keys() == theirs.lateness_ns.keys()
     for number in (0, 1, 2, 30, 90):
         assert ours.sent_ns("p1/0", 0, number) == theirs.sent_ns("p1/0", 0, number)
     blockages = _blockages(random)

@@ -8,12 +8,13 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from results.checker.latency import quantile_of
 from results.figures.drawing import Drawing, Metric, house_style
 from results.papers.ds03.churn_figures import COLOURS, scale_of
 from results.repetitions.series_runs import SeriesRuns, load_series
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 PERCENT = tuple(range(1, 100))
 
@@ -26,20 +27,23 @@ def latency(spark: "SparkSession", run_dir: "Path") -> Drawing:
     (point,) = series.points
     until_ns = point.modal.run.phase("measure").to_ns
     within = (F.col("t_sent_ns") >= 0) & (F.col("t_sent_ns") < until_ns)
-    shares = [percent / 100 for percent in PERCENT]
     logged = (
         point.modal.table(spark, "publications")
         .where(within & ~F.col("is_fence") & F.col("t_acked_ns").isNotNull())
-        .agg(F.percentile(F.col("t_acked_ns") - F.col("t_sent_ns"), shares).alias("ns"))
-        .collect()[0]
+        .select((F.col("t_acked_ns") - F.col("t_sent_ns")).alias("wait_ns"))
     )
     delivered = (
         point.modal.table(spark, "deliveries")
         .where(within & (F.col("layer") == "application") & (F.col("kind") == "data"))
-        .agg(F.percentile(F.col("t_recv_ns") - F.col("t_sent_ns"), shares).alias("ns"))
-        .collect()[0]
+        .select((F.col("t_recv_ns") - F.col("t_sent_ns")).alias("wait_ns"))
     )
-    return draw_latency(series, [ns / 1e6 for ns in logged.ns], [ns / 1e6 for ns in delivered.ns])
+    return draw_latency(series, *(percentiles_ms(waits) for waits in (logged, delivered)))
+
+
+def percentiles_ms(waits: "DataFrame") -> list[float]:
+    """Return the percentiles 1 to 99 of `wait_ns`, each one of the values, in ms."""
+    shares = [quantile_of("wait_ns", percent / 100) for percent in PERCENT]
+    return [ns / 1e6 for ns in waits.agg(*shares).collect()[0]]
 
 
 FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {"ds03.latency": latency}

@@ -205,7 +205,7 @@ def write_consumers(run: RunFolder) -> None:
                 of = part[part["publisher"] == publisher]
                 lines.append(
                     {
-                        "t_ns": int(of["received_ns"][-1]), "sub_id": subscription,
+                        "t_ns": int(part["received_ns"][-1]), "sub_id": subscription,
                         "source": tables["publishers"][publisher],
                         "incarnation": int(of["incarnation"][0]),
                         "first": int(of["sequence"][0]), "last": int(of["sequence"][-1]),
@@ -242,9 +242,25 @@ for _name, _move in (
 ):
     add_lie(f"a_commit_{_name}", _commits(_move), "disagree on commits of c3-sub-1/1")
 
+for _name, _by_ns in (("sooner", -1_000_000_000), ("behind_the_next_delivery", 10**10)):
+    add_lie(
+        f"a_commit_came_{_name}",
+        _commits(lambda lines, by_ns=_by_ns: lines[0].update(t_ns=lines[0]["t_ns"] + by_ns)),  # type: ignore[misc]
+        "time of a commit of c3-sub-1/1",
+    )
+
 add_lie(
     "a_commit_has_another_key", _commits(lambda lines: lines[0].update(by="c3")), "commits.jsonl"
 )
+
+
+@register_lie("disagree on time of delivery 6 to c3-sub-1/1")
+def a_delivery_was_written_before_it_was_received(run: RunFolder) -> None:
+    write_consumers(run)
+    path = run.path(f"raw/{SUBSCRIBERS}/c3-sub-1.sqlite")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE received SET received_ns = ? WHERE place = 6", (1 << 60,))
+    renew_digests(run)
 
 
 def _marks(place: int, kind: int) -> Change:

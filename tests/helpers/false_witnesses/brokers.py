@@ -5,11 +5,13 @@ from typing import Any
 from tests.helpers.false_witnesses.lies import (
     FREEZE,
     SECOND,
+    SUBSCRIBERS,
     add_lie,
     events_of,
     exit_of_broker,
     journal_change,
     register_lie,
+    renew_digests,
 )
 from tests.helpers.forged_folders import RunFolder
 
@@ -112,6 +114,35 @@ def a_broker_delivered_less(run: RunFolder) -> None:
     with run.lines(path.relative_to(run.folder).as_posix()) as rows:
         for row in rows:
             row["publications_delivered"] //= 2
+
+
+@register_lie("publications received once by c3")
+def a_broker_received_less_than_it_delivered(run: RunFolder) -> None:
+    name = events_of(run, "c3")
+    with run.lines(name.replace("events", "stats")) as rows:
+        for row in rows:
+            row["publications_received"] = row["publications_received"] * 9 // 10
+        counted = rows[-1]["publications_received"]
+    with run.lines(name) as rows:
+        rows[-1]["counters"]["publications_received"] = counted
+    renew_digests(run)
+
+
+@register_lie("disagree on partitions at")
+def no_broker_detected_a_partition(run: RunFolder) -> None:
+    for broker in ("c1", "c2", "c3"):
+        with run.lines(events_of(run, broker)) as rows:
+            rows[:] = [row for row in rows if row["event"] != "partition_new"]
+    renew_digests(run)
+
+
+@register_lie("disagree on partition 9 of c1")
+def a_subscriber_received_a_partition_of_nobody(run: RunFolder) -> None:
+    with run.records(SUBSCRIBERS, "deliveries") as rows:
+        rows.sidecar["tables"]["partitions"] = [
+            {"detector": "c1", "incarnation": 1, "number": 9, "nodes": ["c2"]}
+        ]
+    renew_digests(run)
 
 
 @register_lie("stats.jsonl and raw/")

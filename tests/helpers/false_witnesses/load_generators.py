@@ -280,7 +280,7 @@ for _name, _change, _says in (
     add_lie(f"by_statistics_{_name}", _statistics(PUBLISHERS, _change), _says)
 
 
-@register_lie("deliveries given again to")
+@register_lie("deliveries.rec and spec/topology.toml disagree on deliveries given again to")
 def a_delivery_was_given_again_by_a_protocol_that_never_does(run: RunFolder) -> None:
     with run.records(SUBSCRIBERS, "deliveries") as rows:
         rows.all["kind"][5] = 4

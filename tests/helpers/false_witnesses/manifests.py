@@ -148,6 +148,7 @@ def _headline(**values: Any) -> Change:
 for _name, _change, _says in (
     ("were_on_time", _headline(lateness_p99_us=1.0), "headline.lateness_p99_us"),
     ("were_late", _headline(lateness_p99_us=9e8), "headline.lateness_p99_us"),
+    ("were_later", _headline(lateness_p99_us=7_400.0), "publications.rec disagree on headline.lat"),
     ("left_a_broker_down", _headline(down=["c1"]), "headline.down"),
     ("left_a_fault", _headline(not_healed=["away"]), "headline.not_healed"),
     (

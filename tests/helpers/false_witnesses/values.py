@@ -96,7 +96,12 @@ for _name, _change, _says in (
     ("subscribers_used_time_below_zero", _lines(_RECEIVE, _each(cpu_ratio=-1.0)), "cpu_ratio at"),
     ("a_second_was_written_twice", _lines(_PUBLISH, lambda rows: rows.insert(3, rows[3])), "t_ns"),
     ("publishers_counted_in_fractions", _lines(_PUBLISH, _each(sent=float)), "sent at"),
-    ("the_usual_lateness_was_nothing", _lines(_PUBLISH, _each(late_p99_us=0)), "late_p99_us at"),
+    ("the_usual_lateness_was_nothing", _lines(_PUBLISH, _each(late_p99_us=0)),
+     "load-pub/stats.jsonl disagree on late_p99_us at"),
+    ("the_usual_lateness_was_less", _lines(_PUBLISH, _each(late_p99_us=lambda us: us * 9 // 10)),
+     "publications.rec disagree on late_p99_us at"),
+    ("the_largest_lateness_was_less", _lines(_PUBLISH, lambda rows: rows[0].update(
+        late_p99_us=2_900, late_max_us=2_900)), "publications.rec disagree on late_"),
     ("publications_waited_at_the_end", _lines(_PUBLISH, _each(
         backlog=lambda n: n + 3, offered=lambda n: n + 3, open=lambda n: n + 3)), "on backlog: 3"),
     ("a_session_began_for_a_reason", _lines(
