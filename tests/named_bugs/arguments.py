@@ -10,6 +10,7 @@ from typing import Final
 from brokerd.client.state import Home
 from brokerd.model.identity import SourceId
 from brokerd.protocols.definition import Order
+from brokerd.protocols.multi_proxy.messages import Carry, Messages, Owned
 from pubsubctl.errors import HostError, Interrupted
 from results.reference import risk as reference_risk
 from results.reference import verdict as reference_verdict
@@ -65,6 +66,9 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
             "second": moved_twice.nothing,
         },
     ),
+    "proxies-take-owners-from-access-brokers": {"kind": Owned},
+    "proxies-carry-topics-of-access-brokers": {"kind": Carry},
+    "forwarded-deliveries-are-not-counted": {"kind": Messages},
     # agent
     "slows-down-before-that-is-written": {"seen": {False}},
     "slows-nothing-down": {"seen": {True, False}},
