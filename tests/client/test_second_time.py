@@ -148,3 +148,25 @@ def test_no_publication_is_given_twice_over_many_sessions(seed: int) -> None:
             core.messages_to_send()
             for (number, stream_of), position in had.items():
                 assert dict(resumed[number])[stream_of] == position
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_a_successor_takes_over_what_its_present_session_delivered(sessions: int) -> None:
+    """Items of an earlier session have no acknowledgement on this one: the broker repeats them."""
+    predecessor = client()
+    successor = predecessor.successor()
+    for lost in range(sessions):
+        connect(successor)
+        for number in (1, 2):
+            successor.on_message(Subscribed(number, "started"))
+        successor.messages_to_send()
+        run = PublicationRun(STREAMS[0], range(1, 4 + lost), (b"",), bytes(3 + lost), 0, ())
+        successor.on_message(Deliveries(run, (1, 2)))
+        successor.on_lost()
+    connect(successor)
+    successor.messages_to_send()
+    run = PublicationRun(STREAMS[0], range(1, 3), (b"",), bytes(2), 0, ())
+    successor.on_message(Deliveries(run, (1, 2)))
+    events = successor.take_over(predecessor)
+    received = [item for each in events if isinstance(each, Received) for item in each.deliveries]
+    assert {number for item in received for number in item.run.sequences} == {1, 2}

@@ -20,6 +20,7 @@ from tests.helpers import plain_times
 from tests.helpers.histories import MUTATIONS
 from tests.protocols.ges_reliable import test_second_time as ges_again
 from tests.protocols.multi_proxy import test_repeated_transfers as moved_twice
+from tests.protocols.parts import test_neighbours as neighbours
 from tests.results.test_false_witnesses import SAMPLE
 from tests.results.test_risks import fault
 from tests.results.test_witnesses import by_spark
@@ -69,6 +70,8 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "proxies-take-owners-from-access-brokers": {"kind": Owned},
     "proxies-carry-topics-of-access-brokers": {"kind": Carry},
     "forwarded-deliveries-are-not-counted": {"kind": Messages},
+    # parts
+    "neighbours-return-with-their-waits": {"episode": neighbours.left_out_of_reach},
     # agent
     "slows-down-before-that-is-written": {"seen": {False}},
     "slows-nothing-down": {"seen": {True, False}},

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.usefixtures("closed_connections")
 
 @pytest.mark.parametrize("lost", [1, 3])
 def test_a_store_reports_lost_transactions_until_a_start_accepts_them(
-    tmp_path: Path, lost: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
-    """An older copy of the rows is put back, beside the newer mark."""
+    """An older copy of the rows is put back, and a crash keeps the mark of the start from disk."""
     path, older = tmp_path / "meta.sqlite3", tmp_path / "older"
     store = SqliteMetaStore(path)
     store.begin("d")
@@ -32,10 +32,9 @@ def test_a_store_reports_lost_transactions_until_a_start_accepts_them(
         store = SqliteMetaStore(path)
         assert store.missing("d") == lost
         store.close()
+    monkeypatch.setattr(SqliteMetaStore, "_write_mark", lambda store: None)
     store = SqliteMetaStore(path)
     store.begin("d")
-    store.commit([("table", "key", 1)])
-    assert not store.missing("d")
     store.close()
     again = SqliteMetaStore(path)
     assert not again.missing("d")
