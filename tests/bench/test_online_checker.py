@@ -371,6 +371,30 @@ def test_corrupted_content_is_counted_and_digested_as_received(what: str) -> Non
     assert world.totals()["corrupted"] == 1
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_marked_repetition_counts_as_a_delivery_and_as_nothing_else(seed: int) -> None:
+    """What arrives for the first time with the mark counts as without the mark."""
+    random = Random(seed)
+    plain, marked = World(SOME), World(SOME)
+    first = marked.owed[: random.randrange(1, len(marked.owed))]
+    cut = random.randrange(len(first))
+    for world in (plain, marked):
+        world.take(world.run(first))
+    plain.take(plain.run(plain.owed[len(first) :]))
+    lane = marked.checker.progress_of("s", PUBLISHER, 1)
+    assert lane is not None
+    again = marked.run(marked.owed[cut:])
+    corrupted = (0, len(again) - 1)
+    examined = replace(marked.check.examine(again, marked.content), corrupted=corrupted)
+    lane.take_marked(again.sequences, examined)
+    repeated = first[cut:]
+    fences = sum(map(World.is_fence, repeated))
+    totals = plain.totals()
+    totals["deliveries"] = totals.get("deliveries", 0) + len(repeated) - fences
+    totals["fences"] = totals.get("fences", 0) + fences
+    assert marked.totals() == {**totals, "corrupted": len({*corrupted})}
+
+
 def test_a_fence_of_another_run_is_a_corrupted_publication() -> None:
     world = World(EVERYTHING)
     blob = encode_attributes({"fence": "another run"})

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from bench.load.records import delivery_rows, publication_rows
-from bench.run import outcome
+from bench.run import outcome, run_statistics
 from bench.run.outcome import measure
 from bench.run.run_statistics import STRETCHES, Stretch, describe_subscriptions, fault_edges
 from brokerd.history.records import ACKNOWLEDGED, ACKS, DELIVERIES, PUBLICATIONS, REJECTED, WIRE
@@ -111,6 +111,24 @@ def test_a_sample_has_the_percentiles_of_all(
     everything = measure(tmp_path, 0, 10_000 * MS)
     monkeypatch.setattr(outcome, "LARGEST_SAMPLE", 70)
     assert measure(tmp_path, 0, 10_000 * MS) == everything
+
+
+@pytest.mark.parametrize("numbers", [1, 7, 101])
+def test_a_sample_of_acknowledgements_does_not_depend_on_their_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: int
+) -> None:
+    write_run(tmp_path)
+    acks = RecordWriter(tmp_path / "h" / "pub", ACKS, "run")
+    for first in range(1, 102, numbers):
+        last = min(first + numbers - 1, 101)
+        acks.append(ACKS.row.pack(first, last, 2_000 * MS, 0, 1, ACKNOWLEDGED))
+    acks.close({"publishers": ["p1/1", "p1/2"]})
+    times = {("p1/1", 1): (array("q", range(102)), array("q"))}
+    monkeypatch.setattr(run_statistics, "LARGEST_SAMPLE", 10)
+    found = run_statistics.acknowledgements(tmp_path, times, 1, 3_000 * MS)
+    assert found.done == 101
+    sampled = [number for number in range(1, 102) if not number % 11]
+    assert sorted(found.waits_ns) == sorted(2_000 * MS - number for number in sampled)
 
 
 def test_a_torn_row_is_left_out(tmp_path: Path) -> None:

@@ -141,3 +141,15 @@ def test_a_timeline_has_the_intended_rate_of_all_publishers_at_each_change() -> 
     found = total_rates(workload, -2 * SECOND_NS, 3 * SECOND_NS)
     assert found == [(-2.0, 105.0), (0.0, 105.0), (1.0, 5.0), (1.5, 105.0), (2.5, 5.0)]
     assert total_rates({"publishers": [{"at": "b3", "rate": "5/s"}]}, 0, SECOND_NS) == []
+
+
+@pytest.mark.parametrize("first, second", [((1, 900), (7,)), ((7,), (1, 900)), ((), (7,))])
+def test_joined_histograms_are_that_of_all_durations(
+    first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    one, other, both = Histogram(), Histogram(), Histogram()
+    for histogram, durations in ((one, first), (other, second), (both, (*first, *second))):
+        for duration_ns in durations:
+            histogram.add(duration_ns)
+    one.add_all(other)
+    assert vars(one) == vars(both)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.run.expectations import COMPONENTS
+from bench.run.expectations import COMPONENTS, Expectation
 from bench.spec.spec import BENCH_FOLDER, SpecError
 from bench.spec.targets import Target, experiment_of, load_targets
 
@@ -89,3 +89,21 @@ def test_a_target_that_cannot_be_run_is_refused_by_its_name(tmp_path: Path) -> N
     (target,) = loaded(tmp_path, FILE.replace("publishers.rate", "publishers.rite"))
     with pytest.raises(SpecError, match=r"story\.toml: target slow: .*did you mean 'rate'"):
         experiment_of(target, target.workload, "story.toml")
+
+
+@pytest.mark.parametrize(
+    "wanted, is_limited, holds",
+    [
+        (">= 100/s", True, True),
+        (">= 300/s", True, None),
+        ("< 300/s", True, None),
+        ("< 100/s", True, None),
+        ("< 300/s", False, True),
+        (">= 300/s", False, False),
+    ],
+)
+def test_a_saturated_load_generator_proves_lower_bounds_only(
+    wanted: str, is_limited: bool, holds: bool | None
+) -> None:
+    headline = {"delivered_per_s": 200.0, "is_load_generator_limit": is_limited}
+    assert Expectation.of("delivered.rate", wanted).judge(headline).holds is holds

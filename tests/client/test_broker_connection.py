@@ -177,3 +177,26 @@ async def test_refused_requests_are_repeated_once(numbers: list[int], again: lis
     line._retry(connection)
     assert done == ([*again, True] if again else ["closed_by_us"])
     assert line._retries == []
+
+
+@in_virtual_time
+async def test_a_refusal_counts_for_the_attempt_that_received_it() -> None:
+    """One broker refuses, and the other one does not answer at first."""
+    fakes = Fakes()
+    line = fakes.line
+    tried: list[str] = []
+
+    async def attach() -> str:
+        tried.append(line.address)
+        if len(tried) == 1:
+            line._refusal = "refused: no"
+            return "no"
+        if len(tried) == 5:
+            line.failure = "the test ends"
+        return "no answer in time"
+
+    stub: Any = attach
+    line._attach_once = stub  # type: ignore[method-assign]
+    await line.run()
+    assert len(tried) == 5
+    assert line.failure == "the test ends"

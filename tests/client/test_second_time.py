@@ -10,14 +10,18 @@ import pytest
 
 from brokerd.client.core import ClientCore
 from brokerd.client.events import GapsAnnounced, Received, Withheld
+from brokerd.client.restart import restart, state_of
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
     Acknowledge,
     Connect,
     Connected,
     Deliveries,
     Gap,
+    PublishAcknowledged,
     Silence,
     Subscribed,
+    Unsubscribed,
 )
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import EVERYTHING
@@ -148,3 +152,86 @@ def test_no_publication_is_given_twice_over_many_sessions(seed: int) -> None:
             core.messages_to_send()
             for (number, stream_of), position in had.items():
                 assert dict(resumed[number])[stream_of] == position
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_a_successor_takes_over_what_its_present_session_delivered(sessions: int) -> None:
+    """Items of an earlier session have no acknowledgement on this one: the broker repeats them."""
+    predecessor = client()
+    successor = predecessor.successor()
+    for lost in range(sessions):
+        connect(successor)
+        for number in (1, 2):
+            successor.on_message(Subscribed(number, "started"))
+        successor.messages_to_send()
+        run = PublicationRun(STREAMS[0], range(1, 4 + lost), (b"",), bytes(3 + lost), 0, ())
+        successor.on_message(Deliveries(run, (1, 2)))
+        successor.on_lost()
+    connect(successor)
+    successor.messages_to_send()
+    run = PublicationRun(STREAMS[0], range(1, 3), (b"",), bytes(2), 0, ())
+    successor.on_message(Deliveries(run, (1, 2)))
+    events = successor.take_over(predecessor)
+    received = [item for each in events if isinstance(each, Received) for item in each.deliveries]
+    assert {number for item in received for number in item.run.sequences} == {1, 2}
+
+
+@pytest.mark.parametrize("unsent", [0, 2])
+def test_a_restarted_publisher_states_the_highest_number_that_it_may_have_sent(unsent: int) -> None:
+    """No broker may acknowledge a later number."""
+    core = ClientCore("c", publishes=True, keeps_state=True)
+    core.on_established()
+    core.revision.on_saved(core.revision.current)
+    core.messages_to_send()
+    core.on_message(Connected(STREAMS[0], 1))
+    for _ in range(3):
+        core.outgoing.publish(b"", b"")
+    core.revision.on_saved(core.revision.current)
+    core.messages_to_send()
+    for _ in range(unsent):
+        core.outgoing.publish(b"", b"")
+    again = restart(state_of(core))
+    again.on_established()
+    again.revision.on_saved(again.revision.current)
+    said, *_ = again.messages_to_send()
+    assert isinstance(said, Connect)
+    assert (said.next_sequence, said.highest_sequence) == (1, 3 + unsent)
+    again.on_message(Connected(STREAMS[0], 1))
+    with pytest.raises(RemoteProtocolError, match="never sent here"):
+        again.on_message(PublishAcknowledged(1, 4 + unsent))
+    again.on_message(PublishAcknowledged(1, 3 + unsent))
+    assert not len(again.outgoing)
+
+
+def test_an_ended_subscription_is_neither_stated_nor_in_the_way() -> None:
+    """The broker has confirmed the start and the end."""
+    core, new = client(), client()
+    for number in (1, 2):
+        core.on_message(Subscribed(number, "started", ((STREAMS[0], 7),)))
+        core.unsubscribe(number)
+        core.on_message(Unsubscribed(number))
+    assert connect(core) == ()
+    assert core._unfinished() == new._unfinished()
+    assert [*core.subscriptions.started] == []
+
+
+def test_a_client_that_left_publishes_as_a_new_one() -> None:
+    core, new = (ClientCore("c", publishes=True) for _ in range(2))
+    core.on_established()
+    core.messages_to_send()
+    core.on_message(Connected(STREAMS[0], 1))
+    for _ in range(3):
+        core.outgoing.publish(b"", b"")
+    core.messages_to_send()
+    core.on_message(PublishAcknowledged(1, 3))
+    core.outgoing.renew()
+    for each in (core, new):
+        each.on_established()
+    (said, *_), (wanted, *_) = core.messages_to_send(), new.messages_to_send()
+    assert said == wanted
+    for each in (core, new):
+        each.on_message(Connected(STREAMS[1], 1))
+        each.outgoing.publish(b"", b"")
+        each.messages_to_send()
+        with pytest.raises(RemoteProtocolError, match="never sent here"):
+            each.on_message(PublishAcknowledged(1, 2))

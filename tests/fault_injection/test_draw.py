@@ -1,6 +1,7 @@
 """Stories about targets that a schedule leaves to its seed."""
 
 import tomllib
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -131,3 +132,14 @@ def test_an_impossible_draw_is_reported(steps: str, said: str) -> None:
         draw_targets(read(steps), TOPOLOGY)
     assert said in str(caught.value)
     assert "story.toml" in str(caught.value)
+
+
+def test_a_changed_key_of_a_table_leaves_the_other_keys(tmp_path: Path) -> None:
+    path = tmp_path / "f.toml"
+    path.write_text(
+        'schema = "pubsubctl/faults/1"\nname = "t"\n[[step]]\nid = "a"\nat = "1s"\n'
+        'do = "kill"\npick = { count = 1, from = ["b1", "b2", "b3"] }\n'
+    )
+    (step,) = load_schedule(path, {"a": {"pick.count": 2}}).steps
+    assert step.pick is not None
+    assert (step.pick.count, step.pick.out_of) == (2, ["b1", "b2", "b3"])

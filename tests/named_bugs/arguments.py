@@ -12,6 +12,7 @@ from brokerd.model.identity import SourceId
 from brokerd.protocols.definition import Order
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, CopyWrite
 from brokerd.protocols.gryphon.replication import WriteKind
+from brokerd.protocols.multi_proxy.messages import Carry, Messages, Owned
 from pubsubctl.errors import HostError, Interrupted
 from results.reference import risk as reference_risk
 from results.reference import verdict as reference_verdict
@@ -22,6 +23,7 @@ from tests.helpers.histories import MUTATIONS
 from tests.helpers.stream_runs import STREAM
 from tests.protocols.ges_reliable import test_second_time as ges_again
 from tests.protocols.multi_proxy import test_repeated_transfers as moved_twice
+from tests.protocols.parts import test_neighbours as neighbours
 from tests.results.test_false_witnesses import SAMPLE
 from tests.results.test_risks import fault
 from tests.results.test_witnesses import by_spark
@@ -79,6 +81,11 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
             "second": moved_twice.nothing,
         },
     ),
+    "proxies-take-owners-from-access-brokers": {"kind": Owned},
+    "proxies-carry-topics-of-access-brokers": {"kind": Carry},
+    "forwarded-deliveries-are-not-counted": {"kind": Messages},
+    # parts
+    "neighbours-return-with-their-waits": {"episode": neighbours.left_out_of_reach},
     # agent
     "slows-down-before-that-is-written": {"seen": {False}},
     "slows-nothing-down": {"seen": {True, False}},

@@ -11,8 +11,9 @@ import trio
 
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.overlay.generate import chain
+from brokerd.protocols.registry import protocol_on
 from pubsubctl.deployment.placement import PlacedBroker, Placement, check_pinning, place
-from pubsubctl.deployment.placement_choice import extend_placement
+from pubsubctl.deployment.placement_choice import extend_placement, judge_losses
 from pubsubctl.deployment.placement_file import check_cores, read_placement
 from pubsubctl.errors import HostError, UserError
 from pubsubctl.inventory.inventory import Host, load_inventory
@@ -164,3 +165,20 @@ def test_a_deployment_plan_follows_its_file(call: Call, project: Path) -> None:
     (project / "p.json").write_text(json.dumps(written))
     answer = call("-n", "deploy", "chain3", "--placement", "p.json")
     assert "127.0.0.1:23507" in answer.out
+
+
+@pytest.mark.parametrize(
+    "machines, is_one", [(("",), False), (("", ""), True), (("x", "y"), False), (("", "x"), False)]
+)
+def test_hosts_that_share_this_machine_are_named(
+    tmp_path: Path, machines: tuple[str, ...], is_one: bool
+) -> None:
+    """One host on this machine stands for itself."""
+    used = [
+        replace(host, connector="ssh" if machine else "local", address=machine)
+        for host, machine in zip(two_hosts(tmp_path), machines, strict=False)
+    ]
+    tolerance = protocol_on(chain(4, 1), "delta_tree")
+    placement = place(tolerance.topology, used, {})
+    text = judge_losses(tolerance, used, placement).text()
+    assert ("they share this one" in text) == is_one

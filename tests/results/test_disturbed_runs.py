@@ -17,7 +17,7 @@ from results.witnesses.faults import _check_recovery
 from results.witnesses.figures import _check_lateness
 from results.witnesses.folder import ProcessFolder
 from results.witnesses.incarnations import _check_processes, _find_restarts
-from results.witnesses.load_seconds import least_quantile
+from results.witnesses.load_seconds import _check_pauses, least_quantile
 from results.witnesses.manifest import _check_headline, _check_journal, _check_roles
 from results.witnesses.online import findings_online
 from results.witnesses.process_ends import _about_files
@@ -459,3 +459,28 @@ def test_a_broker_logs_the_direction_of_a_fault_of_its_target(
     process = ProcessFolder(folder, "h", "c1", tmp_path / "raw" / "h" / "c1")
     found = [each for each in _check_events(folder, process) if "direction" in each]
     assert len(found) == doubts
+
+
+@pytest.mark.parametrize("begun_s, n_doubts", [(0, 1), (6, 0), (None, 0)])
+def test_a_process_that_writes_records_writes_statistics_from_its_start(
+    tmp_path: Path, begun_s: int | None, n_doubts: int
+) -> None:
+    """The first line of statistics is about second 10, and records are from second 3 on."""
+    begun_ns = None if begun_s is None else begun_s * SECOND
+    files = {"load/exit.json": json.dumps({"t_start_ns": begun_ns})}
+    folder = run_folder(tmp_path, "complete", files)
+    process = ProcessFolder(folder, "h", "load", tmp_path / "raw" / "h" / "load")
+    rows: Any = SimpleNamespace(until=lambda place, layout, ns: max(0, ns // SECOND - 3))
+    lines = [{"t_ns": at * SECOND} for at in (10, 11, 12)]
+    assert len([*_check_pauses(folder, process, "s", lines, rows)]) == n_doubts
+
+
+def test_what_is_missing_is_counted_for_sources_with_one_incarnation(tmp_path: Path) -> None:
+    """The last numbers of an incarnation that a crash ended may be owed to nobody."""
+    lane = {"subscription": "s", "publisher": "c1/0", "incarnation": 1, "missing": 4}
+    online = {"totals": {}, "lanes": [lane]}
+    folder = run_folder(tmp_path, "complete", {"load/online.json": json.dumps(online)})
+    for incarnations, found in (((1,), {"missing": 4}), ((1, 2), {})):
+        sources = {("c1/0", number): SourceRows(9, (1, 9), 0, 0) for number in incarnations}
+        rows: Any = SimpleNamespace(sources=sources, lanes={}, published={}, acknowledged={})
+        assert findings_online(folder, rows) == found

@@ -6,7 +6,14 @@ import pytest
 
 from results.tables import seals
 from results.tables.json_files import IntegrityError
-from results.tables.seals import DERIVED, seal, seal_derived, verify_derived, verify_seal
+from results.tables.seals import (
+    DERIVED,
+    list_seal,
+    seal,
+    seal_derived,
+    verify_derived,
+    verify_seal,
+)
 
 OWN = ("manifest.json", "log.jsonl", "raw/h1/b1/stats.jsonl", "spec/workload.toml")
 MADE = (
@@ -74,6 +81,18 @@ def test_a_derived_file_may_change_and_is_sealed_again(tmp_path: Path, name: str
     seal_derived(run)
     with pytest.raises(IntegrityError, match=f"{OWN[0]} has changed"):
         verify_seal(run)
+
+
+@pytest.mark.parametrize("name", [name for name in MADE if not name.startswith("tables/")])
+def test_a_derived_file_that_was_removed_is_in_no_seal(tmp_path: Path, name: str) -> None:
+    """A file of this name that appears later is no file of this derivation."""
+    run = sealed_run(tmp_path)
+    (run / name).unlink()
+    seal_derived(run)
+    assert {*list_seal(run)} == {*OWN, *MADE, *NEARLY} - {name, "tables/a.parquet"}
+    (run / name).write_text(name)
+    with pytest.raises(IntegrityError, match=f"{name} is not in"):
+        verify_derived(run, name)
 
 
 def test_the_seal_of_a_sample_stays_as_the_program_brought_it(

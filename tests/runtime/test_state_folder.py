@@ -9,6 +9,7 @@ import pytest
 
 from brokerd.config import BrokerConfig, LossAcceptance
 from brokerd.errors import BrokerMustEnd, StateLost, StorageCorrupt
+from brokerd.runtime import stores as stores_module
 from brokerd.runtime.state_folder import PreflightError, StateFolder, held, record_loss
 from brokerd.runtime.stores import Stores
 from brokerd.storage.log_groups import EntryKind, LogEntry
@@ -77,13 +78,18 @@ def test_a_folder_without_its_last_segment_is_refused(
         assert stores.ledger.present.incarnation == incarnation + 1
 
 
-def test_a_lost_state_is_restored_at_each_start_until_it_is_whole(tmp_path: Path) -> None:
+def test_a_lost_state_is_restored_at_each_start_until_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the machine goes back between the starts."""
+    times = iter((3_000_000, *[2_000_000] * 9))
+    monkeypatch.setattr(stores_module.time, "time", lambda: next(times))
     with closing(begun(config_of(tmp_path))) as stores:
         record_loss(tmp_path, stores.ledger.present.start, "the disk is lost", 7)
-    for _ in range(2):
+    for number in range(3):
         with closing(begun(config_of(tmp_path), "never accepted", restores=True)) as stores:
             assert stores.lost == "the disk is lost"
-            assert stores.ledger.lineage > 1_000_000
+            assert stores.ledger.lineage == 3_000_000 + number
             assert stores.ledger.present.incarnation > 4_096
             assert stores.accepted_loss is None
     with closing(begun(config_of(tmp_path), restores=True)) as stores:

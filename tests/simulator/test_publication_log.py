@@ -2,7 +2,9 @@
 
 import pytest
 
+from brokerd.protocols.delta_tree.definition import LOG
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.delta_tree.publication_log import _COUNT
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import PublicationHandle
@@ -199,3 +201,26 @@ def test_a_broker_publishes_nothing_before_its_log_is_read() -> None:
 def test_a_broker_that_does_not_wait_for_its_log_is_detected(bug: Mutant) -> None:
     with pytest.raises(AssertionError), plant_mutants([bug]):
         _publish_before_the_log_is_read()
+
+
+def test_a_record_names_finished_numbers_of_sources_with_older_records_only() -> None:
+    """The records of all other sources are released: a crash needs no number of theirs."""
+    cluster = _start()
+    cluster.subscribe("s")
+    for name in ("p-p", "p-q"):
+        cluster.client(name, "p", publishes=True)
+    cluster.run_until_quiet()
+    disk = cluster.brokers[cluster.topology.number_of("p")].disk
+
+    def count_marks() -> list[int]:
+        return [_COUNT.unpack_from(record)[0] for record in disk.records_of(LOG)[1]]
+
+    for name in ("p-p", "p-q", "p-p"):
+        cluster.publish("p", client=name, n=0)
+        cluster.run_until_quiet()
+        assert not any(count_marks())
+    cluster.broker("s").absorb()
+    for name in ("p-q", "p-p"):
+        cluster.publish("p", client=name, n=1)
+        cluster.run_for(0.3)
+    assert count_marks()[-2:] == [0, 0]

@@ -70,7 +70,8 @@ class FilteredStarts:
             return False
         known = self.pending.get(key)
         if known is not None and known.message.predicate == message.predicate:
-            known.local.claimed = client.session
+            # The end of a session drops all of its waiting subscriptions.
+            assert known.local.claimed == client.session, f"{known} outlived its session"
             known.local.uncommitted = known.uncommitted = client.uncommitted
             return True
         self.drop(client, message.number)

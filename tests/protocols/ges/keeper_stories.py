@@ -398,6 +398,7 @@ SEEN = {
     "awaits-stated-duties-only": a_broker_that_will_link_gatekeepers_is_awaited,
     "attestations-for-earlier-duties": an_attestation_for_an_earlier_duty_does_not_count,
     "attestations-outlive-paths": a_unit_out_of_reach_is_attested_again,
+    "revoked-attestations-are-not-requested": a_unit_out_of_reach_is_attested_again,
     "attests-parts-of-a-unit": a_unit_is_attested_once_all_of_it_is,
     "one-predicate-of-each-unit": a_unit_is_a_destination_until_its_last_subscription_ends,
     "live-broker-receives-no-statement": a_statement_in_the_place_of_a_live_broker_is_refuted,

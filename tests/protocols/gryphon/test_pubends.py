@@ -11,9 +11,11 @@ from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon import pubend as pubend_module
 from brokerd.protocols.gryphon.definition import LOG
+from brokerd.protocols.gryphon.knowledge import ticks_in
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import (
     Acceptance,
+    ExpectedSilence,
     LogAppend,
     LogRelease,
     PermanentSilence,
@@ -293,3 +295,15 @@ def test_adjacent_records_share_an_entry_of_a_long_list(monkeypatch: pytest.Monk
         for release in disk.pubends.release(0, tick):
             chopped += [each.first for each in disk.pubends.on_written(release, 0)]
     assert chopped == [2, 4, 6]
+
+
+@pytest.mark.parametrize("events", [1, 4, 100])
+def test_expected_silence_is_of_one_event_however_many_arrive_together(events: int) -> None:
+    second_ns = 10**9
+    expected = ExpectedSilence(
+        GryphonParameters(silence_percent=100, silence_limit_ns=60 * second_ns)
+    )
+    assert expected.ticks_after(1, 0) == 0
+    first = expected.ticks_after(events, events * second_ns)
+    assert first == ticks_in(second_ns) - 1
+    assert expected.ticks_after(events, 2 * events * second_ns) == first
