@@ -195,7 +195,9 @@ def _caption(series: SeriesRuns) -> str:
     colours = [text for kind, text in _KINDS.items() if kind in spans]
     typical = "the only run of each point"
     if instances > 1:
-        typical = f"the typical run of {instances} of each point (the medoid of latency by send time)"
+        typical = (
+            f"the typical run of {instances} of each point (the medoid of latency by send time)"
+        )
     sentences = [
         "Latency by send time in stretches of 0.2 s over all subscriptions: median and largest",
         f"Workload {run.manifest.get('workload')}, {faults}, {typical}",
