@@ -335,7 +335,8 @@ def validate(
         return model.model_validate(values)
     except ValidationError as error:
         problems = dict.fromkeys(
-            _explain_override(problem, origins or {}) or f"{where}: {_explain(problem, model)}"
+            _explain_override(problem, model, origins or {})
+            or f"{where}: {_explain(problem, model)}"
             for problem in error.errors()
         )
         raise SpecError("\n".join([*problems][:8])) from error
@@ -357,12 +358,14 @@ def _schema_of(model: type[BaseModel]) -> str:
     return str(wanted[0]) if wanted else ""
 
 
-def _explain_override(problem: Any, origins: Mapping[str, str]) -> str:
+def _explain_override(problem: Any, model: type[BaseModel], origins: Mapping[str, str]) -> str:
     """Return the error of a value that is not from the file; "" for a value of the file."""
     key = ".".join(part for part in problem["loc"] if isinstance(part, str))
     origin = origins.get(key) or origins.get(_join_keys(problem["loc"]))
-    if origin is None or problem["type"] in ("extra_forbidden", "missing"):
+    if origin is None or problem["type"] == "missing":
         return ""
+    if problem["type"] == "extra_forbidden":
+        return f"{origin}: {_explain(problem, model)}"
     given = problem["input"]
     found = f"{origin} = {shown(given)}"
     found += "" if origin.startswith("--") else ", in place of the file's value"

@@ -238,6 +238,7 @@ def test_typed_values_are_checked_like_the_files() -> None:
         (Overrides(measure="1 hour"), "phases.measure = '1 hour', in place of the file's"),
         (Overrides(topology="demmo"), "did you mean 'demo'?"),
         (Overrides(keys={"phases.measure": 5}), "phases.measure = 5, in place of the file's"),
+        (Overrides(keys={"phases.mesure": "5s"}), "phases.mesure: phases: unknown key 'mesure'"),
         (Overrides(keys={"subscribers[1].count": "x"}), "subscribers[1].count = 'x', in place"),
     ):
         with pytest.raises(SpecError) as caught:
