@@ -237,7 +237,7 @@ class Project:
         return next((kind for kind in _FOLDERS if name in self.names(kind)), None)
 
     def names(self, kind: Kind) -> list[str]:
-        """Return the bare names of all files of a kind, those of the project first."""
+        """Return the bare names of all files of a kind, project files first."""
         names: list[str] = []
         for folder in self._folders(kind):
             names += sorted(path.stem for path in folder.glob("*.toml") if path.is_file())

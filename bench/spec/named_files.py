@@ -43,7 +43,7 @@ def find_named_file(name: str, packaged: Path, beside: Path | None = None) -> Pa
 
 
 def names_in(packaged: Path, beside: Path | None = None) -> list[str]:
-    """Return the bare names of all files, those of projects first, in alphabetical order."""
+    """Return the bare names of all files, project files first."""
     names: list[str] = []
     for folder in folders_of(packaged, beside):
         names += sorted(path.stem for path in folder.glob("*.toml") if path.is_file())

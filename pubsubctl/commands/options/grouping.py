@@ -60,7 +60,7 @@ class PlainValue:
 
     @property
     def _bound(self) -> float:
-        """The largest number; without a bound of its own, that of 64 bits."""
+        """The largest number, by default of 64 bits."""
         return MOST if self._most is None else self._most
 
     def _range(self, number: float | None) -> str:
