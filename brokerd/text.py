@@ -31,6 +31,7 @@ _SAID_OF_TOML: Final = (
     ("Cannot overwrite a value", "this key has a value already"),
     ("Cannot mutate immutable namespace", "this table has its keys already:"),
     ("Invalid statement", "neither a comment, KEY = VALUE nor [TABLE]"),
+    ("Invalid value", "no value; a text stands in quotes"),
 )
 _TWICE: Final = re.compile(r"Cannot declare (\(.*\)) twice")
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")

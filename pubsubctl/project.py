@@ -237,12 +237,13 @@ class Project:
         return next((kind for kind in _FOLDERS if name in self.names(kind)), None)
 
     def names(self, kind: Kind) -> list[str]:
-        """Return the bare names of all files of a kind."""
-        paths = (path for folder in self._folders(kind) for path in folder.glob("*.toml"))
-        names = {path.stem for path in paths if path.is_file()}
+        """Return the bare names of all files of a kind, project files first."""
+        names: list[str] = []
+        for folder in self._folders(kind):
+            names += sorted(path.stem for path in folder.glob("*.toml") if path.is_file())
         if kind == "inventory":
-            names |= {path.parent.name for path in self._labs().glob("*/inventory.toml")}
-        return sorted(names)
+            names += sorted(path.parent.name for path in self._labs().glob("*/inventory.toml"))
+        return [*dict.fromkeys(names)]
 
     def _labs(self) -> Path:
         return labs_folder(self._environment)

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from brokerd.text import parse_toml
 from results.tables.derived import find_unsealed_derived
 from results.tables.json_files import IntegrityError, ResultsError, read_json
 from results.tables.load import load_run
@@ -45,24 +46,37 @@ MOST_ROWS: Final = 20_000_000
 _KEY: Final = ["source", "incarnation", "seq"]
 
 
-def open_run(name: str | Path, runs: str | Path = RUNS) -> "OpenRun":
+def open_run(name: str | Path, runs: str | Path | None = None) -> "OpenRun":
     """Return a finished run.
 
     Args:
         name: a folder, a run id, `latest`, or `EXPERIMENT/latest`.
-        runs: the folder of runs.
+        runs: the folder of runs; by default that of the project around the current folder.
 
     Raises:
-        ResultsError: there is no such run; names the nearest.
+        ResultsError: there is no such run, and names the nearest; or a series, and names its runs.
     """
-    folder = Path(runs)
+    folder = _runs_of_project() if runs is None else Path(runs)
     for candidate in (Path(name), folder / name, *folder.glob(f"*/{Path(name).name}")):
         if (candidate / "manifest.json").is_file():
-            return OpenRun(candidate.resolve())
+            run = OpenRun(candidate.resolve())
+            if run.manifest.get("kind") == "series":
+                ids = dict.fromkeys(each for row in run.manifest["runs"].values() for each in row)
+                raise ResultsError(f"{run.run_id} is a series; open a run: {', '.join(ids)}")
+            return run
     known = [path.parent.name for path in folder.glob("*/[0-9]*/manifest.json")]
     near = difflib.get_close_matches(str(name), [*known, "latest"], n=1)
     hint = f"; did you mean {near[0]!r}?" if near and known else ""
     raise ResultsError(f"run {str(name)!r}: no such folder, nor run in {folder}{hint}")
+
+
+def _runs_of_project() -> Path:
+    """Return the folder of runs of the project around the current folder."""
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        settings = folder / "pubsubctl.toml"
+        if settings.is_file():
+            return folder / str(parse_toml(settings.read_text("utf-8")).get("results", RUNS))
+    return RUNS
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -145,13 +146,19 @@ def texts_of(path: Path) -> Iterator[str]:
             yield node.value
 
 
+@cache
+def whole_command() -> Any:
+    """Return the command with all verbs; to build it takes longer than to read a line."""
+    return app.command_of()
+
+
 def fault_of(line: str) -> str:
     """Return the reason why a command line is invalid; "" if valid."""
     try:
         words = split_global_options(shlex.split(line))[1]
     except ValueError:
         return ""
-    command: Any = app.command_of()
+    command = whole_command()
     while words and (commands := getattr(command, "commands", None)):
         if words[0] not in commands:
             if words[0].rstrip(":") in _NO_VERBS:
@@ -162,6 +169,40 @@ def fault_of(line: str) -> str:
     unknown = [word for word in words if word.startswith("--") and len(word) > 2]
     unknown = [word for word in unknown if word.partition("=")[0] not in {*known, "--help"}]
     return f"no option {unknown[0]}" if unknown else ""
+
+
+_EXAMPLE = re.compile(r"^(?:    |```.*\n)?(?:sudo )?(pubsubctl [a-z-].*)$", re.MULTILINE)
+
+
+def typed_examples(text: str) -> Iterator[list[str]]:
+    """Yield the words of each command of a page, without comments and what follows in columns."""
+    for line in _EXAMPLE.findall(text.replace("\\\n", " ")):
+        words: list[str] = []
+        for word in [*shlex.split(re.split(r" {3,}", line)[0], comments=True), "&&"]:
+            if word not in ("&&", "|", "<", ">"):
+                words.append(word)
+                continue
+            if words[:1] == ["pubsubctl"]:
+                yield words[1:]
+            words = []
+
+
+def test_each_example_of_the_manual_is_a_whole_command() -> None:
+    """No argument is missing, none is left over, and each value is of the option's kind."""
+    count, wrong = 0, {}
+    for page in (ROOT / "README.md", *MANUAL):
+        for words in typed_examples(page.read_text("utf-8")):
+            count += 1
+            command = whole_command()
+            left = split_global_options(words)[1]
+            while left and left[0] in (getattr(command, "commands", None) or ()):
+                command = command.commands[left.pop(0)]
+            try:
+                command.make_context("pubsubctl", left)
+            except Exception as error:
+                wrong[f"{page.name}: {' '.join(words)}"] = error
+    assert wrong == {}
+    assert count > 150
 
 
 _MEASURED = re.compile(

@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     agent.add_argument("--root", type=Path, required=True, help="absolute path of its folder")
     agent.add_argument("--name", required=True, help="of this (logical) host")
     agent.add_argument("--deployment", required=True, help="id that its processes belong to")
+    agent.add_argument("--lease-ms", type=int, default=0, help="end all after this time; 0: never")
     agent.add_argument("--foreground", action="store_true", help="stay, for a supervisor")
     joined = commands.add_parser("attach", help="join stdin and stdout to a root's agent")
     joined.add_argument("--root", type=Path, required=True)
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     roles = _roles()
     gc.enable()
     run = run_agent if chosen.foreground else start_daemon
-    return run(chosen.root, chosen.name, chosen.deployment, roles)
+    return run(chosen.root, chosen.name, chosen.deployment, roles, lease_ms=chosen.lease_ms)
 
 
 if __name__ == "__main__":

@@ -43,10 +43,11 @@ def find_named_file(name: str, packaged: Path, beside: Path | None = None) -> Pa
 
 
 def names_in(packaged: Path, beside: Path | None = None) -> list[str]:
-    """Return the bare names of all files, in alphabetical order."""
-    folders = folders_of(packaged, beside)
-    paths = (path for folder in folders for path in folder.glob("*.toml"))
-    return sorted({path.stem for path in paths if path.is_file()})
+    """Return the bare names of all files, project files first."""
+    names: list[str] = []
+    for folder in folders_of(packaged, beside):
+        names += sorted(path.stem for path in folder.glob("*.toml") if path.is_file())
+    return [*dict.fromkeys(names)]
 
 
 def resolve_name(name: str, file: Path) -> str:

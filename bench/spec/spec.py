@@ -14,7 +14,12 @@ from typing import Any, ClassVar, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from bench.load.content import Scalar, draw_attribute_sets, find_counting_attribute
+from bench.load.content import (
+    NUMBERED,
+    Scalar,
+    draw_attribute_sets,
+    find_counting_attribute,
+)
 from bench.load.pacing import absences
 from bench.spec.keys import (
     Keys,
@@ -35,7 +40,7 @@ from bench.spec.workload_model import (
 )
 from bench.spec.workload_model import MAXIMUM_SEED as MAXIMUM_SEED
 from brokerd.errors import ConfigError
-from brokerd.model.predicate_text import parse_predicate
+from brokerd.model.predicate_text import parse_predicate, predicate_value
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import (
     check_runs_on,
@@ -330,7 +335,8 @@ def validate(
         return model.model_validate(values)
     except ValidationError as error:
         problems = dict.fromkeys(
-            _explain_override(problem, origins or {}) or f"{where}: {_explain(problem, model)}"
+            _explain_override(problem, model, origins or {})
+            or f"{where}: {_explain(problem, model)}"
             for problem in error.errors()
         )
         raise SpecError("\n".join([*problems][:8])) from error
@@ -338,20 +344,28 @@ def validate(
 
 def _explain_schema(model: type[BaseModel], values: Mapping[str, Any]) -> str:
     """Return the error of the schema of a file of another kind; "" if equal or missing."""
+    wanted = _schema_of(model)
+    return explain_schema(values["schema"], wanted) if wanted and "schema" in values else ""
+
+
+def _schema_of(model: type[BaseModel]) -> str:
+    """Return the schema that a kind of files states; "" if it states none."""
     wanted = [
         get_args(info.annotation)[0]
         for info in model.model_fields.values()
         if info.alias == "schema" and get_args(info.annotation)
     ]
-    return explain_schema(values["schema"], wanted[0]) if wanted and "schema" in values else ""
+    return str(wanted[0]) if wanted else ""
 
 
-def _explain_override(problem: Any, origins: Mapping[str, str]) -> str:
+def _explain_override(problem: Any, model: type[BaseModel], origins: Mapping[str, str]) -> str:
     """Return the error of a value that is not from the file; "" for a value of the file."""
     key = ".".join(part for part in problem["loc"] if isinstance(part, str))
     origin = origins.get(key) or origins.get(_join_keys(problem["loc"]))
-    if origin is None or problem["type"] in ("extra_forbidden", "missing"):
+    if origin is None or problem["type"] == "missing":
         return ""
+    if problem["type"] == "extra_forbidden":
+        return f"{origin}: {_explain(problem, model)}"
     given = problem["input"]
     found = f"{origin} = {shown(given)}"
     found += "" if origin.startswith("--") else ", in place of the file's value"
@@ -376,7 +390,8 @@ def _explain(problem: Any, model: type[BaseModel]) -> str:
         inside = f"{_join_keys(place[:-1])}: " if len(place) > 1 else ""
         return f"{inside}unknown key {place[-1]!r}{_nearest_key(model, place)}"
     if kind == "missing":
-        return f"key {key!r} is missing"
+        wanted = f"; write schema = {schema!r}" if (schema := _schema_of(model)) else ""
+        return f"key {key!r} is missing{wanted if key == 'schema' else ''}"
     if kind == "literal_error":
         return (
             f"{key} = {shown(given)}{nearest(given, _QUOTED.findall(problem['ctx']['expected']))}"
@@ -566,6 +581,31 @@ def _check_order(workload: Workload, topology: Topology, where: str) -> None:
         )
 
 
+def _kinds_that_differ(definition: Mapping[str, Any], value: object) -> str:
+    """Return why no value of an attribute is of the kind of a test's value; "" if one is."""
+    ((way, argument),) = definition.items()
+    drawn = argument if way == "choose" and isinstance(argument, list) else []
+    has_numbers = way in ("uniform", NUMBERED)
+    kinds = {_kind_of(each) for each in drawn} or {"numbers" if has_numbers else "texts"}
+    values = value if isinstance(value, tuple) else (value,)
+    if kinds & {_kind_of(each) for each in values}:
+        return ""
+    shown_value = predicate_value(values[0])
+    if _kind_of(values[0]) == "numbers" and "texts" in kinds:
+        remedy = f"write '{shown_value}' in quotes"
+    elif "numbers" in kinds and re.fullmatch(r"-?\d+(\.\d+)?", str(values[0])):
+        remedy = f"write {values[0]} without quotes"
+    else:
+        remedy = "no publication matches"
+    return f"{' and '.join(sorted(kinds))}, and {shown_value} is none; {remedy}"
+
+
+def _kind_of(value: object) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    return "texts" if isinstance(value, str) else "numbers"
+
+
 def _check_filters(workload: Workload, where: str) -> None:
     """Refuse filters on an attribute that no publication has, which is certainly a mistake.
 
@@ -589,3 +629,7 @@ def _check_filters(workload: Workload, where: str) -> None:
                         f"{found}no publication has an attribute {constraint.attribute!r}"
                         f"{nearest(constraint.attribute, known)}"
                     )
+                if constraint.value is not None and not absent:
+                    definition = workload.attributes[constraint.attribute]
+                    if problem := _kinds_that_differ(definition, constraint.value):
+                        raise SpecError(f"{found}{constraint.attribute!r} has {problem}")

@@ -69,6 +69,8 @@ class Agent:
         deployment: deployment of the processes; processes of another deployment must have ended.
         image: the warm image, forked with WATCHDOG_ROLES besides the agent's own roles.
         socket_path: None for the usual place.
+        lease_ms: lease of the deployment from the start on, in case that the controller is killed
+            before its first request; 0 for none.
     """
 
     def __init__(
@@ -78,12 +80,14 @@ class Agent:
         deployment: str,
         image: ForkServer,
         socket_path: Path | None = None,
+        lease_ms: int = 0,
     ) -> None:
         self.paths = AgentPaths(root)
         self.name = name
         self.deployment = deployment
         self.socket_path = socket_path or socket_folder(root) / "agent.sock"
         self._image = image
+        self._first_lease_ms = lease_ms
         self._hold_deadline_ns: int | None = None
         self._hold_changed = trio.Event()
         self._hold_watchdog: ProcessIdentity | None = None
@@ -146,6 +150,8 @@ class Agent:
             self._announce(own)
             if left.boot == boot_id() and left.hold_deadline_ns is not None:
                 await self._set_hold(left.hold_deadline_ns)
+            elif self._first_lease_ms:
+                await self._hold(self._first_lease_ms)
             if left.metrics_port:
                 await self._serve_metrics_again(left.metrics_port)
             nursery.start_soon(self._end_by_lease)

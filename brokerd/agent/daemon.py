@@ -28,6 +28,7 @@ def run_agent(
     roles: Mapping[str, Role],
     socket_path: Path | None = None,
     ready: int | None = None,
+    lease_ms: int = 0,
 ) -> int:
     """Run the agent of `root` in this process until the end; return the exit status.
 
@@ -42,7 +43,7 @@ def run_agent(
     )
     read_own_program()  # of the present files, for the image, too
     image = fork_image({**WATCHDOG_ROLES, **roles})
-    agent = Agent(root, name, deployment, image, socket_path)
+    agent = Agent(root, name, deployment, image, socket_path, lease_ms)
     has_published = False
 
     def publish(**line: Any) -> None:
@@ -73,7 +74,9 @@ def run_agent(
     return 0
 
 
-def start_daemon(root: Path, name: str, deployment: str, roles: Mapping[str, Role]) -> int:
+def start_daemon(
+    root: Path, name: str, deployment: str, roles: Mapping[str, Role], *, lease_ms: int = 0
+) -> int:
     """Start the agent of `root` in the background; return the exit status of the start.
 
     Returns when clients can connect, with a line of JSON on standard output (`pid`, `socket`), or
@@ -91,7 +94,7 @@ def start_daemon(root: Path, name: str, deployment: str, roles: Mapping[str, Rol
         return _fail(f"{NO_PROCESS}; {NO_PROCESS_ADVICE}", EXIT_PREFLIGHT)
     if pid == 0:
         os.close(readable)
-        _run_in_background(paths, name, deployment, roles, writable)
+        _run_in_background(paths, name, deployment, roles, writable, lease_ms)
     os.close(writable)
     with open(readable, "rb") as pipe:
         line = pipe.readline()
@@ -106,7 +109,12 @@ def start_daemon(root: Path, name: str, deployment: str, roles: Mapping[str, Rol
 
 
 def _run_in_background(
-    paths: AgentPaths, name: str, deployment: str, roles: Mapping[str, Role], ready: int
+    paths: AgentPaths,
+    name: str,
+    deployment: str,
+    roles: Mapping[str, Role],
+    ready: int,
+    lease_ms: int,
 ) -> NoReturn:
     status = EXIT_INTERNAL
     try:
@@ -120,7 +128,7 @@ def _run_in_background(
         os.dup2(target, 2)
         os.close(source)
         os.close(target)
-        status = run_agent(paths.root, name, deployment, roles, ready=ready)
+        status = run_agent(paths.root, name, deployment, roles, ready=ready, lease_ms=lease_ms)
     except BaseException:
         logging.getLogger(__name__).exception("the agent failed")
     finally:

@@ -167,7 +167,12 @@ class _Parser:
             return int(token.text)
         if token.kind == "word" and token.text.lower() in ("true", "false"):
             return token.text.lower() == "true"
-        raise self._error("expected a number, a 'string', true or false", token.at)
+        hint = ""
+        if token.kind == "word":
+            hint = f"; a text stands in single quotes: '{token.text}'"
+        elif token.text == "=":
+            hint = "; equality is written with one ="
+        raise self._error(f"expected a number, a 'string', true or false{hint}", token.at)
 
     def _peek(self) -> _Token | None:
         return self._tokens[self._next] if self._next < len(self._tokens) else None

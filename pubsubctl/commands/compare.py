@@ -86,7 +86,7 @@ def compare(
             metavar="RUN...|WORKLOAD",
             help="Folders or ids of runs or series, compared with the first; or a workload for "
             "--against.",
-            autocompletion=names.runs,
+            autocompletion=names.sides,
         ),
     ] = None,
     faults: Faults = None,

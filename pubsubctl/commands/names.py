@@ -107,6 +107,12 @@ def runs(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 
 @_complete
+def sides(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """`latest`, run ids, and bare names of workloads."""
+    return [*runs(context, ""), *_files("workload")]
+
+
+@_complete
 def hosts(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Hosts of the inventory that holds."""
     return _hosts(context)

@@ -193,7 +193,7 @@ class _Publishing:
         from brokerd.client.client import BrokerUnreachable, Callbacks, ClientError, connect
         from pubsubctl.deployment.client_access import FailedAttempts
 
-        attempts = FailedAttempts(self.call.console, len(addresses))
+        attempts = FailedAttempts(self.call.console, addresses)
         callbacks = Callbacks(on_acknowledged=self._acknowledge, on_session=attempts.on_session)
         try:
             with access.certificate(name) as tls:
@@ -212,7 +212,7 @@ class _Publishing:
                         unreachable_after_s=self.timeout_s,
                     ) as client,
                 ):
-                    await client.wait_attached()
+                    await attempts.wait_attached(client)
                     await self._publish(client, publications)
         except BrokerUnreachable as error:
             raise Unreachable(f"{error.cause}{self._rest()}") from None

@@ -201,6 +201,7 @@ def report(
 
 def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: str) -> Result:
     from pubsubctl.runs.claims import judge, load_claims, measurement
+    from pubsubctl.runs.run_changes import refresh_run_index
     from pubsubctl.runs.runs import read_json
     from pubsubctl.runs.verdicts import draw_and_judge
     from results.repetitions.series_runs import is_series, verdict_lines
@@ -233,6 +234,7 @@ def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: s
         claims=[outcome.row() for outcome in outcomes],
         ledger=read_json(ledger) if ledger.is_file() else None,
     )
+    refresh_run_index(folders, call.console)
     document = {
         "schema": "pubsubctl/report/1",
         "report": str(page),

@@ -135,7 +135,7 @@ class _Subscribing:
         from brokerd.client.consumer import BrokerTokens
         from pubsubctl.deployment.client_access import FailedAttempts
 
-        attempts = FailedAttempts(self.call.console, len(addresses))
+        attempts = FailedAttempts(self.call.console, addresses)
         try:
             with access.certificate(name) as tls:
                 async with (
@@ -153,6 +153,7 @@ class _Subscribing:
                 ):
                     try:
                         with trio.move_on_after(self.timeout_s):
+                            await attempts.wait_attached(client)
                             await self._receive(client)
                     finally:
                         if not self.is_durable or self.ends:
@@ -168,8 +169,8 @@ class _Subscribing:
 
     async def _receive(self, client: "Client") -> None:
         if self.ends:
-            await client.wait_attached()
-        elif self.is_durable:
+            return
+        if self.is_durable:
             consumer = await client.consume(self.predicate)
             self._announce(client)
             async for publication in consumer:

@@ -1,12 +1,12 @@
 """Access of this program's own clients to the brokers of the deployment."""
 
 import os
-from collections.abc import AsyncIterator, Container, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -29,15 +29,38 @@ from pubsubctl.inventory.inventory_model import Host
 from pubsubctl.project import authority_folder
 from pubsubctl.state import read_deployment
 
+if TYPE_CHECKING:
+    from brokerd.client.client import Client
+
 LONGEST_NAME: Final = 64
+SILENCE_S: Final = 3
 
 
 class FailedAttempts:
-    """The failed attempts of a client to connect, with one warning after each broker had one."""
+    """The attempts of a client to connect, with one warning.
 
-    def __init__(self, console: Console, brokers: int) -> None:
+    The warning is printed after an attempt failed at each broker, or after a silence.
+    """
+
+    def __init__(self, console: Console, addresses: Sequence[str]) -> None:
         self._console = console
-        self._left = brokers
+        self._addresses = addresses
+        self._left = len(addresses)
+
+    async def wait_attached(self, client: "Client") -> None:
+        """Wait until a broker has accepted the client.
+
+        Raises:
+            ClientError: see `Client.wait_attached`.
+        """
+        with trio.move_on_after(SILENCE_S):
+            await client.wait_attached()
+            return
+        if self._left > 0:
+            self._left = 0
+            brokers = ", ".join(self._addresses)
+            self._console.warn(f"{brokers}: no answer for {SILENCE_S} s; it keeps on trying")
+        await client.wait_attached()
 
     def on_session(self, event: str, details: Mapping[str, Any]) -> None:
         """Count a failed attempt; see `Callbacks`."""

@@ -30,6 +30,7 @@ VERDICTS = ("VALID", "INVALID")
 SHOWN = ("delivered_fraction", "recovery_s", "resent_bytes", "cpu_us_per_delivered")
 _LATENCY, _BAND, _LOST = "#0072b2", "#9fc5e0", "#c4321f"
 _COLOURS = {"held": "#f4c463", "down": "#aab0b9"}
+_KINDS = {"held": "yellow: held", "down": "grey: down"}
 
 
 @dataclass(frozen=True)
@@ -189,15 +190,28 @@ def _caption(series: SeriesRuns) -> str:
     machine = f"{run.manifest['cpu']}, {run.manifest['cores']} cores"
     instances = min(len(point.runs) for point in series.points)
     schedule = run.manifest.get("schedule")
-    broken = f"broken as {schedule} says, " if schedule else ""
-    return (
-        f"Latency by send time in stretches of 0.2 s over all subscriptions: median and largest. "
-        f"Workload {run.manifest.get('workload')}, {broken}the typical run of {instances} of each "
-        f"point (the medoid of latency by send time); yellow: held, grey: down. Numbers are means "
-        f"over all instances, in brackets the least and the most; what was sent again is payload, "
-        f"between brokers; per delivery: processor time of all brokers. "
-        f"{len(run.topology['brokers'])} brokers on one machine ({machine})."
-    )
+    faults = f"faults of {schedule}" if schedule else "no faults"
+    spans = {span.kind for point in series.points for span in _spans(point.modal)}
+    colours = [text for kind, text in _KINDS.items() if kind in spans]
+    typical = "the only run of each point"
+    if instances > 1:
+        typical = (
+            f"the typical run of {instances} of each point (the medoid of latency by send time)"
+        )
+    sentences = [
+        "Latency by send time in stretches of 0.2 s over all subscriptions: median and largest",
+        f"Workload {run.manifest.get('workload')}, {faults}, {typical}",
+        *([f"Background {', '.join(colours)}"] if colours else []),
+        *(
+            ["Numbers are means over all instances, in brackets the least and the most"]
+            if instances > 1
+            else []
+        ),
+        "Bytes sent again are payload between brokers; time per delivery is processor time of all "
+        "brokers",
+        f"{len(run.topology['brokers'])} brokers on one machine ({machine})",
+    ]
+    return ". ".join(sentences) + "."
 
 
 FIGURES = {"series.latency": series_latency}

@@ -87,22 +87,24 @@ def write_index(entries: Sequence[IndexEntry], page: Path, left_out: int = 0) ->
 def render_index(entries: Sequence[IndexEntry], folder: Path, left_out: int = 0) -> str:
     """Return the page over runs; links are relative to a folder."""
     newest = sorted(entries, key=lambda entry: entry.run_id, reverse=True)
+    reports = {
+        name: page.read_text("utf-8", "replace")
+        for name in {entry.experiment for entry in entries}
+        if (page := folder / name / "report.html").is_file()
+    }
     by_experiment: dict[str, list[Mapping[str, Any]]] = {}
     for entry in newest:
-        by_experiment.setdefault(entry.experiment, []).append(_row(entry, folder))
+        is_reported = entry.run_id in reports.get(entry.experiment, "")
+        row = {**_row(entry, folder), "is_reported": is_reported}
+        by_experiment.setdefault(entry.experiment, []).append(row)
     counts = {
         word: sum(entry.verdict == word for entry in entries)
         for word in ("VALID", "INVALID", "UNKNOWN")
     }
     counts["not judged"] = sum(each.is_unjudged for each in entries)
-    reports = {
-        name: quote(f"{name}/report.html")
-        for name in by_experiment
-        if (folder / name / "report.html").is_file()
-    }
     return text.load_template("index.html").render(
         experiments=by_experiment,
-        reports=reports,
+        reports={name: quote(f"{name}/report.html") for name in reports},
         counts=counts,
         newest=newest[0] if newest else None,
         title=_title(entries),

@@ -478,10 +478,11 @@ def test_an_agent_stops_a_deployment_after_its_hold_expired(lab: Lab) -> None:
     run(story)
 
 
-def test_a_deployment_without_lease_stays(lab: Lab) -> None:
+def test_an_agent_has_its_lease_from_its_start_until_it_is_released(lab: Lab) -> None:
     async def story() -> None:
-        lab.start_agent()
+        lab.start_agent(lease_ms=90_000)
         async with lab.client() as client:
+            assert 0 < (await client.status())["lease"]["left_ms"] <= 90_000
             await lab.start(client, "b1")
             await client.hold(60_000)
             assert 0 < (await client.status())["lease"]["left_ms"] <= 60_000

@@ -190,6 +190,12 @@ def test_command_line_values_override_the_file_and_are_recorded(tmp_path: Path) 
         ("sets = 20", "sets = 0", "sets = 0"),
         ("symbol = 'S", "symbl = 'S", "no publication has an attribute 'symbl'; did you mean"),
         ("symbol = 'S", "symbol ~ 'S", "subscribers[0].filter"),
+        ("symbol = 'S", "symbol == 'S", "equality is written with one ="),
+        ("symbol = 'S", "symbol = S or symbol = 'S", "in single quotes: 'S'"),
+        ("symbol = 'S", "symbol = 5 or symbol = 'S", "has texts, and 5 is none; write '5' in"),
+        ("{ choose = 4 }", "{ uniform = [1, 5] }", "'symbol' has numbers, and 'SYMBOL"),
+        ('schema = "pubsubctl/workload/1"', "", "missing; write schema = 'pubsubctl/workload/1'"),
+        ("[phases]", "seed = x\n[phases]", "no value; a text stands in quotes (at line"),
         ("[phases]", "[bars]\npairs = 3\n[phases]", "bars: unknown key 'pairs'"),
         ("[phases]", '[guarantee]\norder = "causal"\n[phases]', "guarantee.order = 'causal'"),
         ("[phases]", '[thresholds]\n"loadgen.late" = "< 1s"\n[phases]', "'loadgen.lateness_p99'?"),
@@ -232,6 +238,7 @@ def test_typed_values_are_checked_like_the_files() -> None:
         (Overrides(measure="1 hour"), "phases.measure = '1 hour', in place of the file's"),
         (Overrides(topology="demmo"), "did you mean 'demo'?"),
         (Overrides(keys={"phases.measure": 5}), "phases.measure = 5, in place of the file's"),
+        (Overrides(keys={"phases.mesure": "5s"}), "phases.mesure: phases: unknown key 'mesure'"),
         (Overrides(keys={"subscribers[1].count": "x"}), "subscribers[1].count = 'x', in place"),
     ):
         with pytest.raises(SpecError) as caught:

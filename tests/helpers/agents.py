@@ -36,20 +36,22 @@ class Lab:
         self.agents: list[subprocess.Popen[bytes]] = []
         self.prefix: tuple[str, ...] = ()
 
-    def start_agent(self, deployment: str = "d1") -> subprocess.Popen[bytes]:
+    def start_agent(self, deployment: str = "d1", lease_ms: int = 0) -> subprocess.Popen[bytes]:
         """Start an agent and wait until clients can connect.
 
         Fails with the output of the agent if the agent does not start.
         """
-        agent, answer = self.try_agent(deployment)
+        agent, answer = self.try_agent(deployment, lease_ms)
         assert "error" not in answer, answer
         return agent
 
-    def try_agent(self, deployment: str = "d1") -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+    def try_agent(
+        self, deployment: str = "d1", lease_ms: int = 0
+    ) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
         ready = self.folder / f"ready-{len(self.agents)}"
         os.mkfifo(ready)
         command = [*self.prefix, *MODULE, "agent"]
-        arguments = [str(self.root), deployment, str(self.socket), str(ready)]
+        arguments = [str(self.root), deployment, str(self.socket), str(ready), str(lease_ms)]
         log = open(self.folder / "agent.log", "ab")  # noqa: SIM115
         with log:
             agent = subprocess.Popen(command + arguments, cwd=REPOSITORY, stderr=log)

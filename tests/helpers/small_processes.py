@@ -176,9 +176,11 @@ def main() -> int:
         return attach(root)
     if command == "daemon":
         return start_daemon(root, "here", sys.argv[3], ROLES)
-    deployment, socket_path, ready_file = sys.argv[3:]
+    deployment, socket_path, ready_file, lease_ms = sys.argv[3:]
     ready = os.open(ready_file, os.O_WRONLY)
-    return run_agent(root, "here", deployment, ROLES, Path(socket_path), ready)
+    return run_agent(
+        root, "here", deployment, ROLES, Path(socket_path), ready, lease_ms=int(lease_ms)
+    )
 
 
 if __name__ == "__main__":

@@ -113,6 +113,8 @@ INI = {
     "local": "localhost ansible_connection=local\nn1\n",
     "spaces": "  n1   ansible_user=x\t ansible_port=5  \n\t[g]\n\tn2\n",
     "unicode": "n1 owner=Zoë\n",
+    "a-host-called-as-an-earlier-group": "[g]\nn1\n[a]\ng ansible_user=x\n",
+    "a-host-called-as-a-later-group": "[a]\ng ansible_user=x\n[g]\nn1\n",
 }
 INI_IN_YML = {
     "ini": "[brokers]\nn1 ansible_host=10.0.0.1\nn2\n[brokers:vars]\nansible_user=x\n",
@@ -193,6 +195,9 @@ YAML = {
     "empty-sections": "g:\n  hosts:\n    n1:\n  vars:\n  children:\nh:\n",
     "an-extra-key": "g:\n  hosts: {n1: }\n  description: {a: b}\n",
     "document-start": "---\n# comment\nall:\n  hosts:\n    n1: {ansible_user: x}\n...\n",
+    "a-host-called-as-a-group": (
+        "g:\n  hosts: {n1: }\na:\n  hosts: {g: {ansible_user: x, ansible_port: 5}}\n"
+    ),
     "json": '{"all": {"hosts": {"n1": {"ansible_port": 22, "ansible_user": "x"}, "n2": null}}}',
     "comments": "all:  # a\n  hosts: # b\n    n1:   # c\n      ansible_user: a#b # d\n",
 }
@@ -215,6 +220,7 @@ REFUSED = {
     "text.yml": "just a text\n",
     "open.yml": "all: {hosts: {n1: 'open}}\n",
     "alias.yml": "all: {hosts: *missing}\n",
+    "value.yml": "all: {hosts: {n1: {ansible_user: =}}}\n",
 }
 WITH_FOLDERS = {
     "f1/hosts": "[g]\nn1 ansible_user=own\nn2\n[g:vars]\nansible_user=inside\nansible_port=1\n",

@@ -49,6 +49,8 @@ def completions(
         ("pubsubctl help cl", ["clients", "clocks"]),
         ("pubsubctl bench demo --set phases.dr", ["phases.drain=", "phases.drain_bound="]),
         ("pubsubctl sweep demo --over pro", ["protocol="]),
+        ("pubsubctl compare la", ["latest"]),
+        ("pubsubctl compare de", ["demo"]),
         ("pubsubctl report ", ["latest", "20260102T030405Z-0a1b2c"]),
         ("pubsubctl -i broken inventory show t", []),
     ],

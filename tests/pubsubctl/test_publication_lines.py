@@ -1,14 +1,18 @@
 """Tests of publications as lines: the output of `subscribe` and the input of `publish`."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.client.application import Publication
 from brokerd.client.events import GapAnnounced
 from brokerd.model.identity import SourceId
+from pubsubctl.deployment.client_access import FailedAttempts
 from pubsubctl.deployment.publication_lines import (
     LONGEST_LINE,
     attributes_of,
@@ -18,6 +22,7 @@ from pubsubctl.deployment.publication_lines import (
     read_publication,
 )
 from pubsubctl.errors import UserError
+from tests.helpers.virtual_time import in_virtual_time
 from tests.pubsubctl.conftest import Call
 
 SOURCE = SourceId(2, 7, 1)
@@ -122,3 +127,31 @@ def test_clients_need_a_deployment(call: Call) -> None:
     for line in (("publish", "a=1"), ("subscribe", "true")):
         answer = call(*line)
         assert (answer.status, "nothing is deployed" in answer.err) == (4, True)
+
+
+class SilentClient:
+    """A client whose broker answers late, if at all."""
+
+    def __init__(self, answers_after_s: float) -> None:
+        self._at_s = trio.current_time() + answers_after_s
+
+    async def wait_attached(self) -> None:
+        """Wait for the answer."""
+        await trio.sleep_until(self._at_s)
+
+
+@in_virtual_time
+async def test_a_broker_that_does_not_answer_is_named_once() -> None:
+    said: list[str] = []
+    console: Any = SimpleNamespace(warn=said.append)
+    quick: Any = SilentClient(2)
+    await FailedAttempts(console, ["b1:1"]).wait_attached(quick)
+    assert said == []
+    silent: Any = SilentClient(9)
+    await FailedAttempts(console, ["b1:1", "b2:2"]).wait_attached(silent)
+    assert said == ["b1:1, b2:2: no answer for 3 s; it keeps on trying"]
+    refused = FailedAttempts(console, ["b3:3"])
+    refused.on_session("failed", {"address": "b3:3", "reason": "connection refused"})
+    late: Any = SilentClient(9)
+    await refused.wait_attached(late)
+    assert said[1:] == ["b3:3: connection refused; it keeps on trying"]

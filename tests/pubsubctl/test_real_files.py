@@ -115,6 +115,37 @@ def test_a_form_of_ansible_is_read(
     assert {host.name: (host.address, host.port) for host in inventory.hosts} == hosts
 
 
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("hosts", "[g]\nn1\n[a]\ng ansible_user=x\n"),
+        ("h.yml", "g: {hosts: {n1: }}\na: {hosts: {g: {ansible_user: x}}}\n"),
+    ],
+)
+def test_variables_of_a_host_called_as_a_group_are_those_of_the_group(name: str, text: str) -> None:
+    found = read_ansible(text, Path(name))
+    assert {host.name: host.variables.get("user") for host in found.hosts} == {
+        "n1": "x",
+        "g": None,
+    }
+    assert any("'g' is also a group, which takes the host's variables" in n for n in found.notes)
+
+
+def test_commas_do_not_separate_the_names_of_a_host_line() -> None:
+    found = read_ssh_config("Host n3\nHost n1,n2\n  User x\n", Path("config"))
+    assert [host.name for host in found.hosts] == ["n3"]
+    assert refusal(found) == (
+        "config:2: host 'n1,n2': blanks separate names, commas do not: Host n1 n2",
+    )
+
+
+def test_an_equals_sign_after_a_keyword_in_quotes_is_refused() -> None:
+    with pytest.raises(UserError, match=r"config:2: .* for a part of the value"):
+        ClientConfig('Host n1\n"Port" = 2\n', Path("config"))
+    settings = ClientConfig('Host n1\n"Port" 2\n', Path("config")).settings("n1")
+    assert settings.port == 2
+
+
 def test_an_undefined_child_is_a_typo() -> None:
     text = "[brokers]\nn1\n[top:children]\nbrokres\nclients\n[broker:vars]\na=b\n"
     with pytest.raises(UserError) as caught:

@@ -374,6 +374,11 @@ def test_one_page_shows_all_runs_the_newest_first(call: Call, runs: Path) -> Non
     assert f"no report: <code>pubsubctl report {SECOND}</code>" in page
     assert all(count in page for count in ("1 VALID", "1 INVALID", "1 not judged"))
     assert "://" not in page
+    (runs / "demo" / "report.html").write_text(f"<p>{SECOND}")
+    call("results", "index")
+    page = (runs / "index.html").read_text()
+    assert page.count('<a href="demo/report.html">report on demo</a>') == 2
+    assert f"no report: <code>pubsubctl report {SECOND}</code>" not in page
 
 
 def test_the_page_follows_labels_and_removals(call: Call, runs: Path) -> None:

@@ -236,6 +236,7 @@ def test_tokens_of_keys_are_filled_in_as_by_ssh(
         "Match nonsense x\nPort 1\nHost n1\n",
         "Match host\nPort 1\nHost n1\n",
         'Host ""\nPort 2\nHost n1\n',
+        'Host n1\n"Port" = 2\n',
         *(f"Host n1\n{blank}Port 2\n" for blank in OTHER_BLANKS),
         *(f"Host n1\nPort{blank}2\n" for blank in OTHER_BLANKS),
         *(f"Host n1\n {blank}# a comment\n" for blank in OTHER_BLANKS),

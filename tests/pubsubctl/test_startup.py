@@ -86,6 +86,11 @@ def test_bench_finds_its_workload_without_a_simulator_or_a_protocol(call: Call) 
         ("publish a --count 0", "'--count': 0: a whole number from 1 to 10,000,000"),
         ("publish a --count two", "'--count': two: a whole number from 1 to 10,000,000"),
         ("bench demo --seed -1", "'--seed': -1: a whole number from 0"),
+        ("bench demo --instances 10000", "'--instances': 10000: a whole number from 1 to 1,000"),
+        (
+            f"inject kill --seed {1 << 63}",
+            f"'--seed': {1 << 63}: a whole number from 0 to {(1 << 63) - 1:,}",
+        ),
         ("-f 2000 status", "'--forks' / '-f': 2000: a whole number from 1 to 1,024"),
     ],
 )

@@ -1,6 +1,7 @@
 """Tests of the figures of [GD02], and of the figure of a series, from fixed numbers."""
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -132,3 +133,5 @@ def test_a_series_shows_what_never_arrived(tmp_path: Path) -> None:
         "delivered 87.50 % · sent again 1,000 (900–1,100) B",
     ]
     assert drawing.metrics["delivered_fraction.best_effort"].value == 0.875
+    assert "faults of a crash, the only run of each point" in drawing.caption
+    assert not {"yellow", "grey", "brackets"} & {*re.findall("[a-z]+", drawing.caption)}

@@ -73,6 +73,16 @@ def test_a_run_is_found_by_path_id_and_latest(
         open_run("20260101T000000Z-aaaaab")
     with pytest.raises(ResultsError, match="no such folder, nor run in elsewhere"):
         open_run("latest", runs="elsewhere")
+    (tmp_path / "pubsubctl.toml").write_text("")
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    assert open_run("latest").run_id == folder.name
+    (tmp_path / "pubsubctl.toml").write_text('results = "results/runs/demo"')
+    assert open_run("latest").run_id == folder.name
+    series = {"run_id": folder.name, "kind": "series", "runs": {"a": ["one", "two"]}}
+    (tmp_path / folder / "manifest.json").write_text(json.dumps(series))
+    with pytest.raises(ResultsError, match="is a series; open a run: one, two"):
+        open_run("latest")
 
 
 def test_a_changed_run_and_one_too_large_are_refused(
@@ -88,9 +98,9 @@ def test_a_changed_run_and_one_too_large_are_refused(
 
 
 def test_the_example_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(ROOT / "results" / "samples")  # as Jupyter does
     monkeypatch.setenv("MPLBACKEND", "agg")
-    notebook = json.loads((ROOT / "results" / "samples" / "open_run.ipynb").read_text("utf-8"))
+    notebook = json.loads(Path("open_run.ipynb").read_text("utf-8"))
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert all(cell["outputs"] == [] for cell in cells)
     script = tmp_path / "notebook.py"

@@ -23,6 +23,7 @@ import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -430,11 +431,15 @@ def measure(
 ) -> dict[str, Any]:
     """Return the result of a method, in an empty folder."""
     everybody = range(1, experiment.subscribers + 1)
+    with closing(way(folder, everybody)) as store:
+        return _fill(experiment, store, everybody)
+
+
+def _fill(experiment: StorageExperiment, store: StorageMethod, everybody: range) -> dict[str, Any]:
     by_kind = [
         [each for each in everybody if each % experiment.kinds == kind]
         for kind in range(experiment.kinds)
     ]
-    store = way(folder, everybody)
     kept = experiment.kept_s * experiment.events_per_s
     wall_s = processor_s = 0.0
     written, matches = 0, 0
@@ -455,7 +460,6 @@ def measure(
     last = experiment.seconds * experiment.events_per_s
     for subscriber in (1, experiment.subscribers):
         _check(store, subscriber, last - kept, last, experiment)
-    store.close()
     return {
         "wall_s": wall_s,
         "processor_s": processor_s,

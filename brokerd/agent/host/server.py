@@ -225,8 +225,7 @@ class HostSide:
     async def start_agent(self, deployment_id: str, lease_ms: int = 0) -> dict[str, Any]:
         """Start the agent, which outlives this process.
 
-        Its lease is set before this process can end. No effect if an agent of this deployment runs
-        already.
+        It begins with its lease. No effect if an agent of this deployment runs already.
         """
         with trio.CancelScope(shield=True):
             await self._start_agent(deployment_id, lease_ms)
@@ -238,6 +237,8 @@ class HostSide:
         if sys.flags.isolated:
             command.insert(1, "-I")
         command += ["--root", str(self.root), "--name", self.name, "--deployment", deployment_id]
+        if lease_ms:  # a request could come too late: this process may be killed meanwhile
+            command += ["--lease-ms", str(lease_ms)]
         result = await trio.run_process(
             command,
             stdin=subprocess.DEVNULL,
@@ -262,9 +263,6 @@ class HostSide:
             output = result.stderr.decode(errors="replace").strip().splitlines()
             reason = output[-1] if output else f"exit status {result.returncode}"
             raise ControlError("internal", f"the agent did not start: {reason}")
-        if lease_ms:
-            async with open_agent_of(self.root) as agent:
-                await agent.hold(lease_ms)
 
     async def _agent_status(self) -> dict[str, Any] | None:
         """Return the agent's status; None if no agent answers."""

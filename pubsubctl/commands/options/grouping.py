@@ -16,6 +16,7 @@ from typing import Any, Final, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+MOST: Final = (1 << 63) - 1
 _NUMBERS: Final = {int: "a whole number", float: "a number"}
 _TYPES: Final = (bool, str, Path, *_NUMBERS, list[str])
 _VALUES: Final = {int: "N", float: "N", str: "NAME", Path: "FILE"}
@@ -50,21 +51,22 @@ class PlainValue:
             number = None
         if number is None or not self._has(number):
             kind = _NUMBERS[self._annotation]
-            raise typer.BadParameter(f"{value!s}: {kind}{self._range()}", ctx=ctx, param=param)
+            words = f"{value!s}: {kind}{self._range(number)}"
+            raise typer.BadParameter(words, ctx=ctx, param=param)
         return number
 
     def _has(self, number: float) -> bool:
-        return (self._least is None or number >= self._least) and (
-            self._most is None or number <= self._most
-        )
+        return (self._least is None or number >= self._least) and number <= self._bound
 
-    def _range(self) -> str:
-        words = [
-            f" {word} {bound:,}"
-            for word, bound in (("from", self._least), ("to", self._most))
-            if bound is not None
-        ]
-        return "".join(words)
+    @property
+    def _bound(self) -> float:
+        """The largest number, by default of 64 bits."""
+        return MOST if self._most is None else self._most
+
+    def _range(self, number: float | None) -> str:
+        least = "" if self._least is None else f" from {self._least:,}"
+        is_over = number is not None and number > self._bound
+        return f"{least} to {self._bound:,}" if self._most is not None or is_over else least
 
 
 def read_plainly(parameters: Sequence[Any]) -> list[Any]:

@@ -78,6 +78,7 @@ def seconds_of(option: str, text: str) -> float:
 
 
 _option = options_in("Repetitions")
+MOST_INSTANCES = 1_000
 
 Instances = Annotated[
     int | None,
@@ -85,6 +86,7 @@ Instances = Annotated[
         "--instances",
         metavar="N",
         min=1,
+        max=MOST_INSTANCES,
         help="Run each point N times. The same command resumes an interrupted series.",
     ),
 ]

@@ -42,7 +42,7 @@ _BLANKS: Final = " \t\r"
 """Characters that ssh skips between words; other blanks, such as a form feed, are letters."""
 _LINE = re.compile(
     rf"[{_BLANKS}]*(\"?)([A-Za-z][A-Za-z0-9]*)\1"
-    rf"(?:[{_BLANKS}]*=[{_BLANKS}]*|[{_BLANKS}]+)(.*?)[{_BLANKS}]*",
+    rf"([{_BLANKS}]*=[{_BLANKS}]*|[{_BLANKS}]+)(.*?)[{_BLANKS}]*",
     re.DOTALL,
 )
 _SPELT: Final = (
@@ -132,6 +132,11 @@ class ClientConfig:
             found |= dict.fromkeys(p for p in patterns if p and not re.search(r"[*?!]", p))
         return list(found)
 
+    def place_of(self, name: str) -> str:
+        """Return file and line of the first Host line with a name."""
+        lines = (line for line in _walk(self._lines) if line.key == "host" and name in line.words)
+        return next((line.where for line in lines), str(self._source))
+
     def settings(
         self,
         alias: str,
@@ -165,17 +170,21 @@ class ClientConfig:
                 continue
             where = f"{source}:{number}"
             match = _LINE.fullmatch(raw)
-            if match is None or not match[3]:
+            if match is None or not match[4]:
                 problem = "expected a keyword with a value"
                 if begin[0].isspace():
                     problem = f"begins with {begin[0]!a}, which is no blank for ssh"
                 self._problems.append(f"{where}: {shown(raw.strip())}: {problem}")
                 continue
-            words = split_words(match[3])
+            if match[1] and "=" in match[3]:
+                problem = "ssh takes the = after a keyword in quotes for a part of the value"
+                self._problems.append(f"{where}: {shown(raw.strip())}: {problem}")
+                continue
+            words = split_words(match[4])
             if words is None:
                 self._problems.append(f"{where}: {shown(raw.strip())}: a quote is not closed")
                 continue
-            line = Line(where, match[2], match[3], tuple(words))
+            line = Line(where, match[2], match[4], tuple(words))
             problem = _problem_of(line) or self._problem_of_keyword(line)
             if problem:
                 self._problems.append(f"{where}: {shown(raw.strip())}: {problem}")

@@ -382,6 +382,8 @@ class _Composer:
         if tag == f"{_CORE_TAG}str" or len(event.value) > LONGEST_NUMBER:
             return event.value
         if tag.removeprefix(_CORE_TAG) not in _CORE_TYPES:
+            if not event.style and not (self._open and self._open[-1].wants_key()):
+                self._refuse(event, f"{shown(event.value)} is no value of YAML; put it in quotes")
             return event.value
         node = yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
         try:

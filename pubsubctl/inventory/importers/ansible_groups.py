@@ -98,8 +98,14 @@ class Groups:
                     raise UserError(f"{self.source}: more than {MOST_HOSTS} hosts")
                 self.hosts[name] = {"ansible_port": Setting(port, where)} if port else {}
                 self.places[name] = where
-            self.hosts[name].update(variables)
             self.groups[group].hosts[name] = None
+            if name not in self.groups:
+                self.hosts[name].update(variables)
+                continue
+            # Ansible looks up the name among the groups first.
+            self.note(f"{where}: {shown(name)} is also a group, which takes the host's variables")
+            for key, setting in variables.items():
+                self.set_variable(name, key, setting.value, setting.where)
 
     def set_variable(self, group: str, key: str, value: Any, where: str) -> None:
         """Set a variable of a group.

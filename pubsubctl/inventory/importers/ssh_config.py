@@ -41,6 +41,10 @@ def read_ssh_config(text: str, source: Path) -> Findings:
     settings: dict[str, HostSettings] = {}
     routes: dict[str, list[Hop]] = {}
     for name in config.names():
+        if "," in name:
+            words = f"blanks separate names, commas do not: Host {name.replace(',', ' ')}"
+            found.leave_out(f"host {shown(name)}", [f"{config.place_of(name)}: {words}"])
+            continue
         try:
             settings[name] = config.settings(name)
             routes[name] = _route(settings[name])
