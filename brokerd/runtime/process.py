@@ -471,7 +471,7 @@ class _Parts:
         task_status: trio.TaskStatus[Links],
     ) -> None:
         server = ControlServer(self.commands.handlers())
-        self.commands.publish_event = server.publish_event
+        self.commands.faults.publish_event = server.publish_event
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.serve, control_socket)
@@ -500,7 +500,7 @@ class _Parts:
         if self.writer is not None:
             nursery.start_soon(self.writer.run)
         nursery.start_soon(self.driver.run)
-        await nursery.start(self.links.run, listeners, self.commands.fault_expired)
+        await nursery.start(self.links.run, listeners, self.commands.faults.expire)
         self.driver.post([started])
         self.commands.is_started = True
         nursery.start_soon(self.probes.run)
