@@ -31,6 +31,7 @@ from results.tables.seals import seal
 from results.witnesses import RunFolder as WitnessFolder
 from results.witnesses import passage
 from results.witnesses.brokers import _check_exit, doubts_about_brokers, excused_silence_ns
+from results.witnesses.client_sessions import _check_ends, check_client_absences
 from results.witnesses.counters import _JITTER_NS as SLACK_NS
 from results.witnesses.counters import _check_seconds
 from results.witnesses.figures import _check_faults
@@ -40,14 +41,8 @@ from results.witnesses.manifest import _check_length
 from results.witnesses.online import doubts_about_findings, findings_online
 from results.witnesses.passage import is_separating
 from results.witnesses.promises import find_running_protocol
+from results.witnesses.publication_counts import _is_exact, check_totals, is_from_zero
 from results.witnesses.rows import LaneRows
-from results.witnesses.service import (
-    _check_client_absences,
-    _check_ends,
-    _check_totals,
-    _is_exact,
-    is_from_zero,
-)
 from results.witnesses.sessions import _attempt_ns, _check_absences, _lasting
 from tests.helpers.consistent_lies import renew_specification, unpack
 from tests.helpers.false_witnesses import (
@@ -241,7 +236,7 @@ def test_a_client_may_have_lost_its_session_before_it_is_disconnected(
         session_lines={"s1-sub-1": [(0, "up", 1), (lost_ns, "down", 1)]},
         phase_ns=lambda name: None, timeline=SimpleNamespace(to_timeline=lambda ns, host: ns),
     )  # fmt: skip
-    assert len([*_check_client_absences(folder)]) == doubts
+    assert len([*check_client_absences(folder)]) == doubts
 
 
 @pytest.mark.parametrize("state, doubts", [("complete", 1), ("partial", 0)])
@@ -467,7 +462,7 @@ def test_received_counts_equal_published_and_forwarded_counts_without_faults(
         return SimpleNamespace(lines=lambda name: (first, last), host="h")
 
     brokers = [broker(received[0], 10), broker(received[1], 0)]
-    found = [*_check_totals(folder, rows, brokers)]
+    found = [*check_totals(folder, rows, brokers)]
     assert len(found) == (doubts if len({*published}) == 1 else 0)
 
 
