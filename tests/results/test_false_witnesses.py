@@ -44,7 +44,6 @@ from results.witnesses.promises import find_running_protocol
 from results.witnesses.publication_counts import _is_exact, check_totals, is_from_zero
 from results.witnesses.rows import LaneRows
 from results.witnesses.sessions import _attempt_ns, _check_absences, _lasting
-from tests.helpers.consistent_lies import renew_specification, unpack
 from tests.helpers.false_witnesses import (
     ABSORB,
     AWAY,
@@ -58,6 +57,7 @@ from tests.helpers.false_witnesses.applications import write_consumers, write_da
 from tests.helpers.false_witnesses.folders import accept_loss, convert_to_version_6
 from tests.helpers.false_witnesses.lies import PUBLISHERS, events_of
 from tests.helpers.forged_folders import RunFolder
+from tests.helpers.settled_runs import renew_specification, unpack
 from tests.results.test_forged_runs import on_spark
 
 if TYPE_CHECKING:
