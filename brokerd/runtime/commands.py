@@ -13,17 +13,15 @@ from brokerd.config import BrokerConfig
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
 from brokerd.model.retention_policy import RetentionPolicy
-from brokerd.protocols.interface import (
-    LOSS_ACCEPTED,
-    STATE_RESTORING,
-    CoreStatus,
-    DeliveryProtocol,
+from brokerd.protocols.core_status import CoreStatus
+from brokerd.protocols.extensions import (
     Farewell,
     ListingProtocol,
     StreamRetention,
     SubscriptionState,
     protocol_of,
 )
+from brokerd.protocols.interface import LOSS_ACCEPTED, STATE_RESTORING, DeliveryProtocol
 from brokerd.runtime.command_arguments import find_peers, parse_signature, take_arguments
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import Handler

@@ -6,7 +6,7 @@ from typing import Any
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import StreamId
 from brokerd.model.retention_policy import RetentionPolicy
-from brokerd.protocols.interface import RetainedStream, StreamRetention, SubscriptionState
+from brokerd.protocols.extensions import RetainedStream, StreamRetention, SubscriptionState
 from brokerd.units import MILLISECOND_NS
 
 

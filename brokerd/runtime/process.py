@@ -32,15 +32,14 @@ from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
 from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import CoreContext
+from brokerd.protocols.extensions import DecommissioningProtocol, Farewell
 from brokerd.protocols.interface import (
     LOSS_ACCEPTED,
     LOSS_PROVED,
     STATE_RESTORED,
     STATE_RESTORING,
     BrokerDecommissioned,
-    DecommissioningProtocol,
     DeliveryProtocol,
-    Farewell,
     RetentionChanged,
     Started,
     SubscriptionEnded,

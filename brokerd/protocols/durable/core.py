@@ -9,6 +9,7 @@ from typing import Any
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.retention_policy import RetentionPolicy
+from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.durable.catchup_streams import CATCHUP_WATCH, CatchupStreams, CatchupWatch
 from brokerd.protocols.durable.clients import DurableClients
@@ -52,6 +53,12 @@ from brokerd.protocols.durable.state import (
     VolatileState,
 )
 from brokerd.protocols.durable.subscriptions import HostingParts, Subscriptions
+from brokerd.protocols.extensions import (
+    Farewell,
+    RetainedStream,
+    StreamRetention,
+    SubscriptionState,
+)
 from brokerd.protocols.gryphon import (
     EVERYWHERE,
     LOG,
@@ -67,21 +74,16 @@ from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.replicated_core import ReplicatedCore
 from brokerd.protocols.interface import (
     BrokerDecommissioned,
-    CoreStatus,
     DeadlineReached,
     Effect,
     Event,
-    Farewell,
     Instant,
     RecordsRead,
-    RetainedStream,
     RetentionChanged,
     SessionEstablished,
     SessionLost,
     Started,
-    StreamRetention,
     SubscriptionEnded,
-    SubscriptionState,
 )
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
 from brokerd.protocols.parts.clients.table import ClientTable

@@ -39,9 +39,10 @@ from brokerd.protocols.durable.state import (
     lane_key,
     subscription_row,
 )
+from brokerd.protocols.extensions import SubscriptionState
 from brokerd.protocols.gryphon import InFlightEvents
 from brokerd.protocols.gryphon.core import Gryphon
-from brokerd.protocols.interface import Change, Commit, Instant, SubscriptionState
+from brokerd.protocols.interface import Change, Commit, Instant
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS, OwnSubscriptions
 from brokerd.protocols.parts.clients.table import ClientTable
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.interface import (
     CloseSession,
-    CoreStatus,
     Effect,
     Instant,
     LossReason,
