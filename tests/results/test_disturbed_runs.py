@@ -17,9 +17,10 @@ from results.witnesses.client_sessions import check_client_fault, check_clients
 from results.witnesses.faults import _check_recovery
 from results.witnesses.figures import _check_lateness
 from results.witnesses.folder import ProcessFolder
+from results.witnesses.headline import check_headline
 from results.witnesses.incarnations import _check_processes, _find_restarts
 from results.witnesses.load_seconds import least_quantile
-from results.witnesses.manifest import _check_headline, _check_journal, _check_roles
+from results.witnesses.manifest import _check_journal, _check_roles
 from results.witnesses.online import findings_online
 from results.witnesses.process_ends import _about_files
 from results.witnesses.publication_counts import check_totals
@@ -251,7 +252,7 @@ def test_a_load_generator_that_was_killed_is_named_instead_of_its_missing_files(
     doubts = [*_check_files(folder, process)]
     assert [words in each for words, each in zip(found, doubts, strict=True)] == [True] * len(found)
     counts: Any = SimpleNamespace(headline=None)
-    assert [*_check_headline(folder, counts)] == []
+    assert [*check_headline(folder, counts)] == []
 
 
 @pytest.mark.parametrize("state, is_collected, n_doubts", [
@@ -278,7 +279,7 @@ def test_a_load_generator_that_was_killed_or_not_fetched_has_no_end_of_its_sessi
     if not is_collected:
         counts: Any = SimpleNamespace(headline=None)
         closed = [*_about_files(folder, load, {"stats.jsonl": "0"})]
-        assert len([*_check_headline(folder, counts), *closed]) == n_doubts
+        assert len([*check_headline(folder, counts), *closed]) == n_doubts
 
 
 @pytest.mark.parametrize("state, phases, is_doubted", [

@@ -30,10 +30,11 @@ from results.tables.manifest import read_run
 from results.tables.seals import seal
 from results.witnesses import RunFolder as WitnessFolder
 from results.witnesses import passage
-from results.witnesses.brokers import _check_exit, doubts_about_brokers, excused_silence_ns
+from results.witnesses.brokers import doubts_about_brokers, excused_silence_ns
 from results.witnesses.client_sessions import _check_ends, check_client_absences
 from results.witnesses.counters import _JITTER_NS as SLACK_NS
 from results.witnesses.counters import _check_seconds
+from results.witnesses.exits import check_exit
 from results.witnesses.figures import _check_faults
 from results.witnesses.gaps import find_broken
 from results.witnesses.load_seconds import _check_lateness
@@ -162,9 +163,9 @@ def test_the_exit_of_a_broker_on_a_lost_machine_is_the_one_of_the_fault() -> Non
             to_timeline=lambda ns, host: ns, error_ns=lambda one, other: 0
         ),
     )  # fmt: skip
-    assert [*_check_exit(folder, process)] == []
+    assert [*check_exit(folder, process)] == []
     stated |= {"pid": 8}
-    assert len([*_check_exit(folder, process)]) == 1
+    assert len([*check_exit(folder, process)]) == 1
 
 
 @pytest.mark.parametrize(
