@@ -256,7 +256,7 @@ def _check_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         if event in _WRONG:
             at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
             why = str(line.get("cause") or line.get("reason"))
-            yield doubt("broker_said", file=name, event=event, why=why[:100], s=at_ns / 1e9)
+            yield doubt("broker_logged", file=name, event=event, why=why[:100], s=at_ns / 1e9)
         if event == "fault_applied":
             # Each broker names itself behind an "@" if several brokers apply a fault.
             row = faults.get(str(line.get("fault_id")).partition("@")[0])

@@ -265,7 +265,7 @@ def _check_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield differ("sessions.jsonl", WORKLOAD, f"broker of {client}", sorted(elsewhere), home)
     for client, lines in folder.session_lines.items():
         if client not in folder.clients:
-            yield doubt("not_asked", who=f"client {client} of sessions.jsonl")
+            yield doubt("not_in_workload", who=f"client {client} of sessions.jsonl")
         events = [event for _, event, _ in lines]
         is_over = folder.is_of_processes and folder.manifest.get("state") == "complete"
         if is_over and events[-1] != "down" and not folder.is_foreign:
