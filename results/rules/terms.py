@@ -426,7 +426,8 @@ DOUBTS: Mapping[str, str] = {
     "schedule_unmet": "{file}: {source} sent its closing fence after {n:,} publications, fewer "
     "than in the schedule of spec/workload.toml",
     "late_unreported": "{file}: {n:,} publications were sent more than {ms:.0f} ms late; "
-    "manifest.json reports that the load generators held their rate, and stats.jsonl no cause of a delay",
+    "manifest.json reports that the load generators held their rate, and stats.jsonl no cause of a "
+    "delay",
     "outside": "{file}: {n:,} records are stamped outside the phases of manifest.json",
     "sample": "{file}: one block in {found} has its own times; spec/workload.toml: load.records = "
     "{wanted!r}",

@@ -252,7 +252,6 @@ def _check_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
         if entry.get("failover")
         for broker in entry["at"]
     }
-    named = dict(rows.client_of.items())
     for client, (_, home) in folder.clients.items():
         lines = folder.session_lines.get(client, ())
         if not lines and not folder.is_of_processes:
@@ -263,6 +262,15 @@ def _check_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
         elsewhere = {broker for _, _, broker in lines} - {home}
         if elsewhere and client not in roams and home not in failover:
             yield differ("sessions.jsonl", WORKLOAD, f"broker of {client}", sorted(elsewhere), home)
+    yield from _check_events(folder)
+    for process in folder.processes if folder.is_of_processes else ():
+        yield from _check_requests(folder, process)
+        yield from _check_numbers(process)
+    yield from _check_publishers(folder, rows)
+
+
+def _check_events(folder: RunFolder) -> Iterator[str]:
+    """Yield clients that the workload does not have, and sessions without a start or an end."""
     for client, lines in folder.session_lines.items():
         if client not in folder.clients:
             yield doubt("not_in_workload", who=f"client {client} of sessions.jsonl")
@@ -272,21 +280,28 @@ def _check_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield differ("sessions.jsonl", MANIFEST, f"last event of {client}", "up", "down")
         if events and events[0] != "up":
             yield differ("sessions.jsonl", WORKLOAD, f"first event of {client}", events[0], "up")
-    for process in folder.processes if folder.is_of_processes else ():
-        for line in process.lines("subscriptions.jsonl"):
-            requested_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
-            ups = folder.session_lines.get(str(line["subscriber"]), ())
-            issued_ns = folder.timeline.to_timeline(requested_ns or 0, process.host)
-            if (
-                not requested_ns
-                or (accepted_ns and accepted_ns < requested_ns)
-                or (ups and issued_ns < ups[0][0] - _SLACK_NS)
-            ):
-                yield differ(
-                    f"{process.place}/subscriptions.jsonl", "sessions.jsonl",
-                    f"times of {line['sub_id']}", (requested_ns, accepted_ns), ups[:1],
-                )  # fmt: skip
-        yield from _check_numbers(process)
+
+
+def _check_requests(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+    """Yield subscriptions that were requested without a session, or accepted before."""
+    for line in process.lines("subscriptions.jsonl"):
+        requested_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
+        ups = folder.session_lines.get(str(line["subscriber"]), ())
+        issued_ns = folder.timeline.to_timeline(requested_ns or 0, process.host)
+        if (
+            not requested_ns
+            or (accepted_ns and accepted_ns < requested_ns)
+            or (ups and issued_ns < ups[0][0] - _SLACK_NS)
+        ):
+            yield differ(
+                f"{process.place}/subscriptions.jsonl", "sessions.jsonl",
+                f"times of {line['sub_id']}", (requested_ns, accepted_ns), ups[:1],
+            )  # fmt: skip
+
+
+def _check_publishers(folder: RunFolder, rows: Rows) -> Iterator[str]:
+    """Yield sources that published before or after the sessions of their clients."""
+    named = dict(rows.client_of.items())
     for (source, incarnation), of in rows.sources.items():
         lines = folder.session_lines.get(named.get(source, ""), ())
         if lines and of.first_ns + _SLACK_NS < lines[0][0]:
