@@ -8,7 +8,7 @@ from brokerd.agent.client import AgentClient
 from brokerd.agent.fork_server import EXIT_CONFIG
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import LASTING_VERBS
-from brokerd.protocols.core_status import CoreStatus
+from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.program import Program
 from brokerd.text import describe_exit, without_name
 from pubsubctl.deployment.deployment import UPGRADE, agent_note, broker_note

@@ -5,8 +5,8 @@ clock, draws no random number and iterates no set, so the same events give the s
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
-from typing import Any, Final, Literal, Protocol
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from brokerd.model.client_messages import DeliveredItem
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
@@ -14,12 +14,13 @@ from brokerd.model.publication import Buffer
 from brokerd.model.record import record
 from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.overlay.kinds import Overlay
-from brokerd.protocols.core_status import CoreStatus
 
 Instant = int
 """Nanoseconds of the driver's clock; only differences have a meaning."""
 
 LossReason = Literal["closed_by_us", "closed_by_peer", "silent", "overflow", "protocol_error"]
+
+Broker = TypeVar("Broker", BrokerNumber, str)
 
 
 LogRecord = tuple[Buffer, ...]
@@ -412,6 +413,62 @@ Effect = (
 
 FIRST_INNER_SESSION = 1 << 40
 """The least number of a session that a wrapper makes for its core; a driver's numbers are lower."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreStatus(Generic[Broker]):
+    """The status of a core. Brokers are numbers in its process, and names outside, in JSON.
+
+    Attributes:
+        state: `running`, or `recovering` while required state is missing.
+        queued: number of publications that are not complete here.
+        subscriptions: number of subscriptions that the core has.
+        own_subscriptions: number of subscriptions of this broker's clients.
+        wanted: brokers to which the core wants a session.
+        ready: brokers to which the core has a usable session.
+        idle_reasons: reasons why the core is not idle, for people; empty if it may stop.
+        detail: JSON-ready, specific to the protocol; shared code only prints it.
+        discrepancies: contradictions between the broker's view and its topology or log, for
+            people.
+    """
+
+    state: str
+    queued: int = 0
+    subscriptions: int = 0
+    own_subscriptions: int = 0
+    wanted: tuple[Broker, ...] = ()
+    ready: tuple[Broker, ...] = ()
+    idle_reasons: tuple[str, ...] = ()
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    discrepancies: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> tuple[Broker, ...]:
+        """Wanted brokers without a usable session."""
+        return tuple(broker for broker in self.wanted if broker not in self.ready)
+
+    def to_mapping(self, names: Mapping[Broker, str]) -> dict[str, Any]:
+        """Return the status for JSON, with the names of brokers."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        for key in ("wanted", "ready"):
+            found[key] = [names[broker] for broker in found[key]]
+        lists = {key: list(found[key]) for key in ("idle_reasons", "discrepancies")}
+        return {**found, **lists, "detail": dict(self.detail)}
+
+    @staticmethod
+    def from_mapping(values: Mapping[str, Any]) -> "CoreStatus[str]":
+        """Return the status in a JSON object with names of brokers; ignore unknown keys."""
+        return CoreStatus(
+            state=values["state"],
+            queued=values["queued"],
+            subscriptions=values["subscriptions"],
+            own_subscriptions=values["own_subscriptions"],
+            wanted=tuple(values["wanted"]),
+            ready=tuple(values["ready"]),
+            idle_reasons=tuple(values["idle_reasons"]),
+            detail=values["detail"],
+            discrepancies=tuple(values.get("discrepancies", ())),
+        )
 
 
 class DeliveryProtocol(Protocol):

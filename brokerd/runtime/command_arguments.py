@@ -1,9 +1,10 @@
-"""The arguments of control commands: their types, signatures, and names of peers."""
+"""The arguments of control commands: types, signatures, policies, and names of peers."""
 
 from typing import Any
 
-from brokerd.errors import ControlError
+from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import Peer
+from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.overlay.topology import nearest
 from brokerd.sessions.session import SelfDescription
 
@@ -65,3 +66,15 @@ def find_peers(own: SelfDescription, names: Any) -> list[Peer]:
     if not isinstance(names, list) or not all(type(name) is str and name for name in names):
         raise ControlError("user", "peers is a list of names of brokers")
     return [peer for name in names if (peer := find_peer(own, name)) is not None]
+
+
+def parse_policy(text: str) -> RetentionPolicy:
+    """Return a policy.
+
+    Raises:
+        ControlError: of kind user: the text states none.
+    """
+    try:
+        return RetentionPolicy.parse(text, "policy")
+    except ConfigError as error:
+        raise ControlError("user", str(error)) from None

@@ -13,7 +13,6 @@ from brokerd.config import BrokerConfig
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
 from brokerd.model.retention_policy import RetentionPolicy
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.extensions import (
     Farewell,
     ListingProtocol,
@@ -21,8 +20,13 @@ from brokerd.protocols.extensions import (
     SubscriptionState,
     protocol_of,
 )
-from brokerd.protocols.interface import LOSS_ACCEPTED, STATE_RESTORING, DeliveryProtocol
-from brokerd.runtime.command_arguments import find_peers, parse_signature, take_arguments
+from brokerd.protocols.interface import LOSS_ACCEPTED, STATE_RESTORING, CoreStatus, DeliveryProtocol
+from brokerd.runtime.command_arguments import (
+    find_peers,
+    parse_policy,
+    parse_signature,
+    take_arguments,
+)
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import Handler
 from brokerd.runtime.disk import Disk
@@ -33,7 +37,6 @@ from brokerd.runtime.listings import (
     describe_retained,
     describe_retention,
     describe_subscription,
-    parse_policy,
     refuse_release,
 )
 from brokerd.runtime.memory import FreeMemory, private_bytes, resident_bytes

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import StreamId
 from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.protocols.extensions import RetainedStream, StreamRetention, SubscriptionState
@@ -27,18 +26,6 @@ def describe_subscription(state: SubscriptionState, brokers: Sequence[str]) -> d
         "acknowledged": {name(key): tick for key, tick in state.acknowledged.items()},
         "holds": [name(each) for each in state.holds],
     }
-
-
-def parse_policy(text: str) -> RetentionPolicy:
-    """Return a policy.
-
-    Raises:
-        ControlError: of kind user: the text states none.
-    """
-    try:
-        return RetentionPolicy.parse(text, "policy")
-    except ConfigError as error:
-        raise ControlError("user", str(error)) from None
 
 
 def refuse_release(stream: str, found: StreamRetention) -> str:

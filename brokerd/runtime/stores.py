@@ -13,8 +13,7 @@ import trio
 from brokerd.config import BrokerConfig, LossAcceptance
 from brokerd.errors import DiskFailed, ForeignState, LogDamaged, StateLost, StorageCorrupt
 from brokerd.model.operator_acts import ACCEPT_LOSS
-from brokerd.protocols.core_status import CoreStatus
-from brokerd.protocols.interface import Change, Commit, LogEnds
+from brokerd.protocols.interface import Change, Commit, CoreStatus, LogEnds
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import ControlServer
 from brokerd.runtime.disk import ROOM_RETRY_S, Disk

@@ -26,7 +26,7 @@ from brokerd.model.fault_verbs import (
     SLOW,
     STANDING_VERBS,
 )
-from brokerd.protocols.core_status import CoreStatus
+from brokerd.protocols.interface import CoreStatus
 from brokerd.protocols.registry import RunningProtocol, protocol_on
 from fault_injection.apply.evidence import (
     Deployment,

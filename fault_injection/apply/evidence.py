@@ -12,7 +12,7 @@ from brokerd.agent.client import AgentClient
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import VERB_TABLE
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.core_status import CoreStatus
+from brokerd.protocols.interface import CoreStatus
 from brokerd.text import describe_exit
 from fault_injection.apply.injector import Evidence, Fault, MissingEffect
 

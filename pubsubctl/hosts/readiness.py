@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 
 from brokerd.errors import ControlError
-from brokerd.protocols.core_status import CoreStatus
+from brokerd.protocols.interface import CoreStatus
 from brokerd.text import describe_exit, without_name
 from pubsubctl.console.console import Progress
 from pubsubctl.deployment.deployment import Deployment

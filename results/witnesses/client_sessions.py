@@ -11,6 +11,7 @@ from brokerd.model.fault_verbs import (
     ROAM,
 )
 from results.rules.terms import NEVER_NS, doubt
+from results.witnesses.broker_events import JITTER_NS, SLACK_NS, list_events
 from results.witnesses.brokers import allowed_distance_ns, replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
@@ -21,7 +22,6 @@ from results.witnesses.folder import (
     RunFolder,
     stamp_of,
 )
-from results.witnesses.stamps import JITTER_NS, SLACK_NS, list_events
 
 _LONG_SESSION_NS = 3_000_000_000
 _KILLED = "its process ended with -"
@@ -173,7 +173,7 @@ def _check_session_times(
 
 
 def _list_cut_off(folder: RunFolder) -> set[str]:
-    """Return the clients of load generators that ended early, or whose files were not fetched."""
+    """Return the clients of load generators that ended early or left uncollected files."""
     ended = {
         str(line["client"])
         for process in folder.processes

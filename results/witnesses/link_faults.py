@@ -10,6 +10,7 @@ from brokerd.model.fault_verbs import (
     KILLING_VERBS,
 )
 from results.rules.terms import doubt
+from results.witnesses.broker_events import JITTER_NS, SLACK_NS, clock_error_ns, list_events
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     FAULTS,
@@ -19,7 +20,6 @@ from results.witnesses.folder import (
     RunFolder,
     stamp_of,
 )
-from results.witnesses.stamps import JITTER_NS, SLACK_NS, clock_error_ns, list_events
 
 
 def check_own_fault(

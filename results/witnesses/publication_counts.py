@@ -13,6 +13,7 @@ from brokerd.model.fault_verbs import (
 )
 from brokerd.protocols.registry import DEFINITIONS
 from results.rules.terms import NEVER_NS, STATE_LOST, doubt
+from results.witnesses.broker_events import LAST_NS, SLACK_NS
 from results.witnesses.brokers import replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
@@ -23,7 +24,6 @@ from results.witnesses.folder import (
     stamp_of,
 )
 from results.witnesses.rows import Rows
-from results.witnesses.stamps import LAST_NS, SLACK_NS
 
 _COUNT_EACH_HOP = ("hierarchy", "tree")
 """Kinds of overlays with counts of publications from other brokers."""

@@ -13,6 +13,7 @@ from brokerd.model.fault_verbs import (
     SESSION_ENDING_VERBS,
 )
 from results.rules.terms import doubt
+from results.witnesses.broker_events import LAST_NS, SLACK_NS, clock_error_ns, list_events
 from results.witnesses.brokers import replacements
 from results.witnesses.client_sessions import (
     check_client_absences,
@@ -29,7 +30,6 @@ from results.witnesses.folder import (
 from results.witnesses.link_faults import check_absorbed, check_own_fault
 from results.witnesses.publication_counts import check_deliveries, check_received, check_totals
 from results.witnesses.rows import Rows
-from results.witnesses.stamps import LAST_NS, SLACK_NS, clock_error_ns, list_events
 
 _BEGINS_NS = 20_000_000_000
 """A restarted broker receives the identity of the run within that time."""

@@ -18,7 +18,6 @@ _NOT_DEPLOYED = ("brokerd.protocols.*.checks",)
 
 
 _FOR_ALL_PROTOCOLS = (
-    "brokerd.protocols.core_status",
     "brokerd.protocols.definition",
     "brokerd.protocols.extensions",
     "brokerd.protocols.interface",

@@ -37,9 +37,7 @@ PROTOCOL_PATHS = (
 # The bounds of named logs are kept alike by a core, its disk and the simulated one.
 _SEAM = tuple(
     f"brokerd.protocols.{name}"
-    for name in (
-        *("interface", "core_status", "extensions", "definition", "registry", "parts.bounds"),
-    )
+    for name in (*("interface", "extensions", "definition", "registry", "parts.bounds"),)
 )
 
 

@@ -8,7 +8,7 @@ import trio
 
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import CRASH, DISCONNECT, ROAM, SLOW
-from brokerd.protocols.core_status import CoreStatus
+from brokerd.protocols.interface import CoreStatus
 from fault_injection.apply.backends import ClientFaults
 from fault_injection.apply.evidence import find_observer, observe_sessions_down
 from fault_injection.apply.injector import Fault, MissingEffect

@@ -36,7 +36,7 @@ from brokerd.client.client import Client, ClientError, connect
 from brokerd.errors import ControlError, RemoteProtocolError
 from brokerd.model.client_messages import Detach, Subscribe
 from brokerd.model.predicate import EVERYTHING
-from brokerd.protocols.core_status import CoreStatus
+from brokerd.protocols.interface import CoreStatus
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.runtime.control_socket import open_control
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello, StateAdvanced, StateMark

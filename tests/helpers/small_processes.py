@@ -19,7 +19,7 @@ from brokerd.agent.attach import attach
 from brokerd.agent.daemon import run_agent, start_daemon
 from brokerd.agent.fork_server import Role
 from brokerd.errors import ConfigError, ControlError
-from brokerd.protocols.core_status import CoreStatus
+from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.control import serve_control
 
 

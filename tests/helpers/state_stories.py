@@ -17,7 +17,7 @@ from brokerd.client.client import Client
 from brokerd.client.events import GapAnnounced
 from brokerd.errors import ControlError
 from brokerd.model.operator_acts import ACCEPT_LOSS, OperatorAct
-from brokerd.protocols.core_status import CoreStatus
+from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.control_socket import open_control
 from brokerd.runtime.state_folder import read_loss
 from tests.helpers.patience import PATIENCE_S

@@ -20,9 +20,8 @@ from brokerd.model.client_messages import (
     Unsubscribed,
 )
 from brokerd.model.predicate import EVERYTHING
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.interface import Commit, MessageReceived, SessionEstablished
+from brokerd.protocols.interface import Commit, CoreStatus, MessageReceived, SessionEstablished
 from tests.helpers.exchange import Client, Exchange, blob, states
 
 TREE = ((0, 1), (1, 2), (1, 3))

@@ -12,7 +12,7 @@ from brokerd.errors import ControlError
 from brokerd.model.operator_acts import is_signed
 from brokerd.overlay.topology import JoinedBroker, Topology
 from brokerd.overlay.tree_section import TreeSection
-from brokerd.protocols.core_status import CoreStatus
+from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.growth import topology_change
 from pubsubctl.deployment.authority import OperatorKey
 from pubsubctl.deployment.deploy import _roll_back

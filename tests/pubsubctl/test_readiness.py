@@ -1,6 +1,6 @@
 """Tests of the readiness of started brokers."""
 
-from brokerd.protocols.core_status import CoreStatus
+from brokerd.protocols.interface import CoreStatus
 from pubsubctl.hosts.readiness import ProbeAnswer, find_unready
 
 

@@ -11,14 +11,20 @@ import trio
 from brokerd.errors import ControlError
 from brokerd.model.identity import ClientId, StreamId
 from brokerd.model.retention_policy import RetentionPolicy
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.extensions import (
     ListingProtocol,
     RetainedStream,
     StreamRetention,
     SubscriptionState,
 )
-from brokerd.protocols.interface import RETENTION_CHANGED, Effect, Event, Instant, Record
+from brokerd.protocols.interface import (
+    RETENTION_CHANGED,
+    CoreStatus,
+    Effect,
+    Event,
+    Instant,
+    Record,
+)
 from brokerd.runtime.commands import Commands
 
 

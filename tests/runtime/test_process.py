@@ -19,7 +19,7 @@ import trio
 
 from brokerd.client.client import connect
 from brokerd.errors import ConfigError, ControlError
-from brokerd.protocols.core_status import CoreStatus
+from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.control_socket import ControlClient, open_control
 from brokerd.runtime.process import run_broker
 from tests.helpers.certificates import Certificates

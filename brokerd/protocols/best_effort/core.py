@@ -17,9 +17,9 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.tree import primary_tree
 from brokerd.protocols.best_effort.parameters import BestEffortParameters
 from brokerd.protocols.best_effort.routes import Route, Routes
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.interface import (
+    CoreStatus,
     DeadlineReached,
     Instant,
     MessageReceived,

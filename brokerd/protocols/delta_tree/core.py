@@ -20,7 +20,6 @@ from brokerd.model.client_messages import Acknowledge, Publish
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.tree import Neighbourhood
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.delta_tree.clients import Clients
 from brokerd.protocols.delta_tree.forwarding import Publications
 from brokerd.protocols.delta_tree.home_subscriptions import (
@@ -58,6 +57,7 @@ from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import (
     CloseSession,
+    CoreStatus,
     DeadlineReached,
     Effect,
     Event,

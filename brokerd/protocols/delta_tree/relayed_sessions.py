@@ -21,7 +21,6 @@ from typing import Any
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.overlay.tree import primary_tree
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.delta_tree.core import DEPARTED, DeltaTree
 from brokerd.protocols.delta_tree.messages import Relay
@@ -41,6 +40,7 @@ from brokerd.protocols.extensions import CoreWrapper
 from brokerd.protocols.interface import (
     FIRST_INNER_SESSION,
     CloseSession,
+    CoreStatus,
     DeadlineReached,
     DeliveryProtocol,
     Effect,

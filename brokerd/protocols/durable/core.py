@@ -9,7 +9,6 @@ from typing import Any
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.retention_policy import RetentionPolicy
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.durable.catchup_streams import CATCHUP_WATCH, CatchupStreams, CatchupWatch
 from brokerd.protocols.durable.clients import DurableClients
@@ -74,6 +73,7 @@ from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.replicated_core import ReplicatedCore
 from brokerd.protocols.interface import (
     BrokerDecommissioned,
+    CoreStatus,
     DeadlineReached,
     Effect,
     Event,
@@ -352,7 +352,7 @@ class Durable:
             self.retention.schedule()
 
     def _settle_release(self, stream: Stream) -> None:
-        """Announce what is released here and below, or release events of a pubend here."""
+        """Announce the released ticks of this subtree, or release events of a local pubend."""
         if self.release.settle(stream):
             self.gryphon.settle(stream)
 

@@ -20,7 +20,6 @@ from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.section_checks import linked
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.ges.membership import READDRESSED, Readdressing
 from brokerd.protocols.ges.messages import (
@@ -50,6 +49,7 @@ from brokerd.protocols.ges.unit_router import MESSAGES, UnitRouter
 from brokerd.protocols.ges.units import hierarchy_from, hierarchy_of
 from brokerd.protocols.interface import (
     CloseSession,
+    CoreStatus,
     DeadlineReached,
     Deliver,
     Instant,

@@ -22,7 +22,6 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.section_checks import linked
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.ges import (
     MESSAGES,
@@ -60,6 +59,7 @@ from brokerd.protocols.ges_reliable.state import (
 from brokerd.protocols.ges_reliable.storage import DEADLINES as STORAGE_DEADLINES
 from brokerd.protocols.ges_reliable.storage import Storage
 from brokerd.protocols.interface import (
+    CoreStatus,
     DeadlineReached,
     Effect,
     Instant,

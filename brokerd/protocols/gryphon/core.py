@@ -13,7 +13,6 @@ from typing import Any
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.gryphon.acknowledgements import (
     ACKS,
@@ -77,6 +76,7 @@ from brokerd.protocols.gryphon.total_order import (
     StreamMerge,
 )
 from brokerd.protocols.interface import (
+    CoreStatus,
     DeadlineReached,
     Instant,
     MessageReceived,

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, Protocol
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.extensions import CoreWrapper, Farewell
 from brokerd.protocols.gryphon.copies import Copies
 from brokerd.protocols.gryphon.definition import COPIES, LOG
@@ -38,6 +37,7 @@ from brokerd.protocols.interface import (
     Chop,
     CloseSession,
     Commit,
+    CoreStatus,
     DeadlineReached,
     DeliveryProtocol,
     Effect,

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from brokerd.model.identity import BrokerNumber
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.gryphon.clients import HostedClients
 from brokerd.protocols.gryphon.filter_table import FilterTable
 from brokerd.protocols.gryphon.flow_control import FlowControl
@@ -11,6 +10,7 @@ from brokerd.protocols.gryphon.pubend import Pubends
 from brokerd.protocols.gryphon.routes import Neighbours, Routes
 from brokerd.protocols.gryphon.state import StreamState, VolatileState
 from brokerd.protocols.gryphon.stream import Streams
+from brokerd.protocols.interface import CoreStatus
 
 
 class Reports:

@@ -10,11 +10,11 @@ from typing import Any
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import DecodeAttributes
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.extensions import Farewell
 from brokerd.protocols.interface import (
     BrokerDecommissioned,
+    CoreStatus,
     DeadlineReached,
     Instant,
     MessageReceived,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from brokerd.model.identity import BrokerNumber, Peer
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.interface import (
     CloseSession,
+    CoreStatus,
     Effect,
     Instant,
     LossReason,
@@ -101,7 +101,7 @@ class NeighbourSessions:
         return effects
 
     def renew(self) -> list[BrokerNumber]:
-        """Return the neighbours whose sessions the caller closes, to dial again once closed."""
+        """Return the neighbours that the caller disconnects, and then dials again."""
         ended = [*self.current]
         self._closing |= self.current
         self.current.clear()

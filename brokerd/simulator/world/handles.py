@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
-from brokerd.protocols.core_status import CoreStatus
+from brokerd.protocols.interface import CoreStatus
 from brokerd.sessions.messages import StateMark
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clients import SimulatedClient

@@ -10,9 +10,9 @@ from typing import Any
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.core_status import CoreStatus
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.interface import (
+    CoreStatus,
     DeadlineReached,
     Instant,
     MessageReceived,

@@ -239,7 +239,7 @@ class OwnSubscriptions(Generic[Local, Entry]):
         return former
 
     def close(self, client: OwnClient[Local]) -> Iterator[Entry]:
-        """Keep the deliveries of a client whose session has ended for the next session."""
+        """Keep the deliveries of a client between sessions."""
         client.drains = False
         yield from self.complete(self.windows.close(client.name))
 
