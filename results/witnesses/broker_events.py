@@ -158,7 +158,7 @@ def _check_slowed(
 
 
 def list_events(folder: RunFolder, process: ProcessFolder, *names: str) -> list[tuple[int, Line]]:
-    """Return the events of a broker with these names, with their times on the timeline."""
+    """Return the named events of a broker, with times on the timeline."""
     return [
         (folder.timeline.to_timeline(line["t_ns"], process.host), line)
         for line in process.lines("events.jsonl")
@@ -167,7 +167,7 @@ def list_events(folder: RunFolder, process: ProcessFolder, *names: str) -> list[
 
 
 def clock_error_ns(folder: RunFolder, host: str) -> int:
-    """Return the largest error of a host's stamps on the timeline; NEVER_NS if it is unknown."""
+    """Return the largest error of a host's stamps on the timeline; NEVER_NS if unknown."""
     reference = str((folder.manifest.get("clock") or {}).get("host_id", host))
     error_ns = folder.timeline.error_ns(host, reference)
     return NEVER_NS if error_ns is None else error_ns

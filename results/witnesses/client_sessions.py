@@ -1,7 +1,7 @@
 """Sessions of clients in the logs of clients, against broker events and the fault log.
 
-Brokers and clients log the same sessions. A session ends for a reason: a fault, an absence of the
-workload, or the end of the run.
+Brokers and clients log the same sessions. A fault, an absence of the workload, or the end of the
+run explains the end of a session.
 """
 
 from collections.abc import Iterator, Mapping

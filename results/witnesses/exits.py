@@ -41,7 +41,7 @@ def check_output(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
 
 
 def check_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
-    """Yield differences between the exit record of a process and the faults that ended it."""
+    """Yield differences between the exit record of a process and the fault log."""
     name = f"{process.place}/exit.json"
     kills = [row for row in faults_at(folder, process.name) if row["verb"] in KILLING_VERBS]
     ended = [row for row in kills if row.get("t_observed_ns") is not None]

@@ -166,7 +166,7 @@ def _check_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
 
 
 def _check_following(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
-    """Yield steps that started before the end of the step that they follow."""
+    """Yield steps that started before the end of the preceding step."""
     step, stage = line.get("after") or ("", "")
     others = [other for other in folder.fault_rows if other["step"] == step]
     if stage != "end" or len(others) != 1 or others[0].get("healed_by") != "process-death":
@@ -353,7 +353,7 @@ def _check_stages(folder: RunFolder) -> Iterator[str]:
 
 
 def _check_row(fault: str, row: Line, lines_of: Mapping[tuple[str, str], Line]) -> Iterator[str]:
-    """Yield differences between a row of the fault log and the lines of its stages."""
+    """Yield differences between a row of the fault log and the journal."""
     for stage in STAGES:
         line = lines_of.get((fault, stage), {})
         if row.get(f"t_{stage}_ns") != line.get("t_ns"):
@@ -422,7 +422,7 @@ def _content(line: Line) -> str:
 
 
 def faults_at(folder: RunFolder, broker: str) -> list[Line]:
-    """Return the faults of a broker or its machine."""
+    """Return the faults of a broker or machine."""
     placed = {
         str(row["broker"]): str(row["host"])
         for row in folder.document("spec/placement.json").get("brokers", ())

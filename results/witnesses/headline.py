@@ -35,11 +35,11 @@ def _sum_statistics(folder: RunFolder) -> dict[str, int]:
 
 
 Figure = tuple[str, str, Any, Any]
-"""The other file, the key of the headline, the stated value and the wanted one."""
+"""The other file, the key of the headline, the stated and the wanted value."""
 
 
 def check_headline(folder: RunFolder, rows: Rows) -> Iterator[str]:
-    """Yield figures of the headline that differ from the files that they are computed from."""
+    """Yield figures of the headline that contradict other files."""
     headline = folder.manifest.get("headline")
     if headline is None:
         if folder.is_witnessed and not folder.is_simulated and rows.headline is not None:

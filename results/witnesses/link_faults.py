@@ -1,7 +1,7 @@
 """Faults of brokers' links in the events of brokers, against the fault log.
 
-A broker logs each fault of its own links when it applies and heals it, with the absorbed messages.
-The controller logs the same faults.
+A broker logs the start and the end of every fault of its links, with the absorbed messages. The
+controller logs the same faults.
 """
 
 from collections.abc import Iterator, Sequence

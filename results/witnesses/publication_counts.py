@@ -1,7 +1,7 @@
 """Publications that brokers counted, against the records of load generators.
 
-A broker counts received and delivered publications in its statistics. Clients log each of them.
-The counts of a killed process end with its last statistics.
+Brokers count received and delivered publications in statistics. Clients log every publication.
+The counts of a killed process end with the last statistics.
 """
 
 from collections import Counter
@@ -177,7 +177,7 @@ def is_from_zero(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]
 
 
 def check_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]) -> Iterator[str]:
-    """Yield counts of received publications that differ from the counts of sent ones.
+    """Yield counts of received publications that differ from counts of sent publications.
 
     In a run without faults a publication is received from the publisher once. Some protocols also
     count receipts from forwarding brokers, or repeated ones.
@@ -215,7 +215,7 @@ def check_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]
 
 
 def _is_slow(rows: Rows) -> bool:
-    """Return True if an acknowledgement took long, or if it is unknown how long."""
+    """Return True if an acknowledgement took long, or has no measured time."""
     figures = None if rows.headline is None else rows.headline.acknowledged_us
     return not figures or figures.get("max", _SLOW_US) >= _SLOW_US
 
@@ -235,7 +235,7 @@ def _count_published(rows: Rows, from_ns: int, to_ns: int) -> int:
 
 
 def _highest_of_homes(folder: RunFolder, rows: Rows) -> Counter[str]:
-    """Return the number of sources with sessions at one broker, by broker."""
+    """Return, by broker, the sum of the highest sequence numbers of sources without a move."""
     found: Counter[str] = Counter()
     for (source, _), of in rows.sources.items():
         lines = folder.session_lines.get(rows.client_of.get(source, ""), ())

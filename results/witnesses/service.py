@@ -1,6 +1,6 @@
 """Broker events about clients and faults, against the logs of clients and the fault log.
 
-A broker logs starts, faults of its own links, and sessions of clients, and counts deliveries.
+A broker logs starts, faults of own links, and sessions of clients, and counts deliveries.
 Clients and the controller log the same events.
 """
 

@@ -61,7 +61,7 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
 
 
 def _check_answers(process: ProcessFolder, rows: Rows) -> Iterator[str]:
-    """Yield files with acknowledgements before their publications, or with two of one number."""
+    """Yield files with acknowledgements before publications, or with two per number."""
     for subject, counts in (
         ("answers before their publication", rows.early_answers),
         ("numbers with two answers", rows.repeated_answers),
@@ -91,7 +91,7 @@ def _check_redeliveries(folder: RunFolder, rows: Rows) -> Iterator[str]:
 
 
 def _check_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
-    """Yield sidecars with other columns, or with other sources of one publisher."""
+    """Yield sidecars with other columns, or with other sources of a publisher."""
     first: tuple[str, Any] | None = None
     for layout, columns in _COLUMNS.items():
         name = f"{process.place}/{layout}.rec.json"
