@@ -571,7 +571,7 @@ TABLES: Mapping[str, Table] = {
             violations INT missing, twice, out of order or of something else
             rules STRING that were broken
         """),
-        _table("repeated_requests", "Of mp22.m8: per timeout and stall.", """
+        _table("asked_again", "Of mp22.m8: per timeout and stall.", """
             timeout_ms INT first wait of an access broker for an answer
             stall_ms INT time without an answer of the only server
             run INT counted per timeout and stall

@@ -48,7 +48,7 @@ DRAWN = {
     "spread": ("mp22.m3", figures.draw_spread, "owned_topics"),
     "stall": ("mp22.m6", figures.draw_stall, "stalled_seconds"),
     "crashes": ("mp22.m7", figures.draw_crashes, "crash_points"),
-    "timeouts": ("mp22.m8", figures.draw_timeouts, "repeated_requests"),
+    "timeouts": ("mp22.m8", figures.draw_timeouts, "asked_again"),
 }
 
 

@@ -45,7 +45,7 @@ def draw(experiment: ProxyExperiment, point: Row, run: int) -> Tables:
         case CrashExperiment():
             return {"crash_points": [crash(experiment, point, run, seed)]}
         case TimeoutExperiment():
-            return {"repeated_requests": [ask_again(experiment, point, run, seed)]}
+            return {"asked_again": [ask_again(experiment, point, run, seed)]}
         case other:
             raise AssertionError(f"no story of {type(other).__name__}")
 

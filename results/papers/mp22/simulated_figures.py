@@ -37,7 +37,7 @@ def _crashes(spark: "SparkSession", run_dir: Path) -> Drawing:
 
 def _timeouts(spark: "SparkSession", run_dir: Path) -> Drawing:
     run = load_experiment_run(spark, Path(run_dir))
-    return draw_timeouts(run, _rows(spark, run, "repeated_requests", "timeout_ms", "stall_ms"))
+    return draw_timeouts(run, _rows(spark, run, "asked_again", "timeout_ms", "stall_ms"))
 
 
 FIGURES: Mapping[str, Callable[["SparkSession", Path], Drawing]] = {
