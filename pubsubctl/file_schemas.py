@@ -191,7 +191,7 @@ def schema_of(kind: str) -> dict[str, Any]:
 
 
 def _with_texts(value: Any) -> Any:
-    """Return a schema whose default durations and sizes are texts; the program has numbers."""
+    """Return a schema with default durations and sizes as texts instead of numbers."""
     from brokerd.units import format_duration, format_size
 
     if isinstance(value, list):

@@ -223,7 +223,7 @@ def offsets_of(
     index: int,
     duration_ns: int,
 ) -> "Iterator[array[int]]":
-    """Return the intended times of a publisher, by its shape if it has one; else by its rate."""
+    """Return the intended times of a publisher, by its shape or else by its rate."""
     if segments:
         return shaped_offsets(segments, arrivals=arrivals, seed=seed, index=index)
     return intended_offsets(

@@ -271,7 +271,7 @@ def is_figure_experiment(path: Path) -> bool:
 
 
 def is_simulated(path: Path) -> bool:
-    """Return True if a file is an experiment whose rows repeat exactly."""
+    """Return True if a file is an experiment with exactly repeatable rows."""
     return is_figure_experiment(path) and not records()[read_toml(path)["schema"]].is_measured
 
 

@@ -135,7 +135,7 @@ async def collect_records(
 
 
 def end_run(directory: RunDirectory, outcome: RunOutcome) -> None:
-    """Write the end of a run whose records are collected."""
+    """Write the end of a run after the collection of records."""
     manifest = directory.manifest
     manifest["loadgen_saturated"] = outcome.saturated
     manifest["limited_by"] = outcome.limited_by

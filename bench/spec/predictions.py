@@ -132,7 +132,7 @@ class Prediction:
 def predictions_of(
     spec: ExperimentSpec, schedule: FaultSchedule | None, stage: Stage = DEPLOYED
 ) -> list[Prediction]:
-    """Return all predictions of a run: doubts, notes, and then what cannot be predicted."""
+    """Return all predictions of a run: doubts, notes, and then unpredictable facts."""
     pairs = find_owed_pairs(spec, stage)
     found = [*_predict_risk(spec, schedule, pairs, stage)]
     if pairs is None:

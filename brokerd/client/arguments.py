@@ -119,7 +119,7 @@ def payload_of(payload: object) -> Buffer:
 
 
 class AttributeBlobs:
-    """Encoded attribute maps of one client, each checked once while it is cached."""
+    """Encoded attribute maps of one client; a map is checked once while cached."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, None] = {}

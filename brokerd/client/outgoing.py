@@ -23,7 +23,7 @@ As many later runs are left alone, as soon acknowledged.
 
 
 class Singles:
-    """Publications handed over one by one, until they become a run."""
+    """Single publications of the application that wait to become a run."""
 
     def __init__(self) -> None:
         self._places: dict[bytes, int] = {}

@@ -169,7 +169,7 @@ class ReceivedPositions:
         return fresh, repeated
 
     def record_origins(self, stream: StreamId, fresh: Sequence[Deliveries]) -> None:
-        """Record the numbers of each source; each run is of one source."""
+        """Record numbers by source; a run has one source."""
         for item in fresh:
             for number in item.subscriptions:
                 self._origins.extend(number, stream, item.run)

@@ -544,7 +544,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
 
 
 def _select(**wanted: object) -> tuple[str, ...]:
-    """Return the verbs whose columns have these values, in the order of the table."""
+    """Return the verbs with these values in their columns, in the order of the table."""
     return tuple(
         verb.name
         for verb in VERB_TABLE.values()

@@ -26,7 +26,7 @@ _KEYS: Final = ("age", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """The bounds of the events that one stream retains.
+    """Bounds of the retained events of one stream.
 
     Attributes:
         age_ns: older events may be lost; 0: none for its age.

@@ -49,7 +49,7 @@ class Bipartite:
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """Links from each proxy to each server, then to each edge."""
+        """Links from all proxies to all servers, then to all edges."""
         return _links(self.proxies, (*self.servers, *self.edges))
 
     @property

@@ -141,7 +141,7 @@ class Hierarchy:
         found: dict[str, Any] = {
             "links": [[self.brokers[a], self.brokers[b]] for a, b in first.links],
             "addresses": {
-                name: _text_of(address)
+                name: format_address(address)
                 for name, address in zip(first.brokers, first.addresses, strict=True)
             },
         }
@@ -159,7 +159,7 @@ class Hierarchy:
     def role(self, broker: BrokerNumber) -> str:
         """Return a broker's address, its levels as a gatekeeper, and its storage, for people."""
         levels = self.gatekeeper_levels(broker)
-        words = [_text_of(self.addresses[broker])]
+        words = [format_address(self.addresses[broker])]
         words += [f"gatekeeper at level {', '.join(map(str, levels))}"] if levels else []
         words += [
             f"{'retired ' if n in self.retired else ''}storage of level {level}"
@@ -275,26 +275,11 @@ def read_hierarchy(
     addresses = _addresses(values.get("addresses", {}), brokers, f"{where}.addresses")
     own_links = pairs(values.get("links", ()), brokers, f"{where}: links")
     found = Hierarchy(tuple(brokers), addresses, own_links)
-    _check_connected(found, f"{where}: links")
+    check_connected(found, f"{where}: links")
     found = replace(found, max_links=_max_links(values.get("max_links", ()), found, where))
-    _check_max_links(found, f"{where}: links")
+    check_max_links(found, f"{where}: links")
     storages = _storages(values.get("storages", {}), found, f"{where}.storages")
     return replace(found, storages=storages)
-
-
-def read_changes(hierarchy: Hierarchy, section: Any, where: str) -> Hierarchy:
-    """Return the hierarchy with the added and retired storages of a topology file's `[hierarchy]`.
-
-    Raises:
-        ConfigError: an impossible change; names `where`.
-    """
-    where = f"{where}: hierarchy.changes"
-    changes = section.get("changes", ())
-    if not isinstance(changes, list | tuple):
-        raise ConfigError(f"{where}: expected a list, got {changes!r}")
-    for place, row in enumerate(changes):
-        hierarchy = _change(hierarchy, row, f"{where}[{place}]")
-    return hierarchy
 
 
 def _common(a: Address, b: Address) -> Address:
@@ -334,18 +319,21 @@ def _find_joining_edges(
     return found
 
 
-def _text_of(address: Address) -> str:
+def format_address(address: Address) -> str:
+    """Return an address as the topology file writes it."""
     return ".".join(map(str, address))
 
 
-def _name(unit: Address) -> str:
+def name_group(unit: Address) -> str:
+    """Return the pattern of all addresses in a unit."""
     return ".".join((*map(str, unit), "*"))
 
 
 def _addresses(values: Any, brokers: Sequence[str], where: str) -> tuple[Address, ...]:
     found: dict[BrokerNumber, Address] = {}
     for name, text in table(values, where).items():
-        found[broker_number(name, brokers, where)] = _address(text, f"{where}: {name} = {text!r}")
+        number = broker_number(name, brokers, where)
+        found[number] = parse_address(text, f"{where}: {name} = {text!r}")
     for number, name in enumerate(brokers):
         if number not in found:
             raise ConfigError(f"{where}: {name!r} has no address")
@@ -358,14 +346,18 @@ def _addresses(values: Any, brokers: Sequence[str], where: str) -> tuple[Address
                 f"{len(ordered[0])}; all addresses have as many"
             )
         if address in taken:
-            raise ConfigError(
-                f"{where}: {brokers[number]} and {taken[address]} both have {_text_of(address)!r}"
-            )
+            both = f"{brokers[number]} and {taken[address]}"
+            raise ConfigError(f"{where}: {both} both have {format_address(address)!r}")
         taken[address] = brokers[number]
     return tuple(ordered)
 
 
-def _address(text: Any, where: str) -> Address:
+def parse_address(text: Any, where: str) -> Address:
+    """Return an address.
+
+    Raises:
+        ConfigError: invalid text; names `where`.
+    """
     parts = text.split(".") if isinstance(text, str) else []
     if not 1 <= len(parts) <= MAXIMUM_PARTS or not all(map(_PART.fullmatch, parts)):
         raise ConfigError(
@@ -377,21 +369,27 @@ def _address(text: Any, where: str) -> Address:
     return address
 
 
-def _units(hierarchy: Hierarchy, parts: int) -> Mapping[Address, list[BrokerNumber]]:
+def group_by_unit(hierarchy: Hierarchy, parts: int) -> Mapping[Address, list[BrokerNumber]]:
+    """Return the present brokers by the first parts of their addresses."""
     found: dict[Address, list[BrokerNumber]] = {}
     for number in hierarchy.present:
         found.setdefault(hierarchy.addresses[number][:parts], []).append(number)
     return found
 
 
-def _check_connected(hierarchy: Hierarchy, where: str) -> None:
+def check_connected(hierarchy: Hierarchy, where: str) -> None:
+    """Check that the links inside each unit connect its brokers.
+
+    Raises:
+        ConfigError: an unconnected unit; names `where`.
+    """
     for parts in reversed(range(hierarchy.top + 1)):
-        for unit, members in _units(hierarchy, parts).items():
+        for unit, members in group_by_unit(hierarchy, parts).items():
             apart = find_unconnected(hierarchy.links, members)
             if apart:
                 names = ", ".join(hierarchy.brokers[number] for number in apart[:8])
                 first = hierarchy.brokers[members[0]]
-                within = f"links inside {_name(unit)}" if unit else "any link"
+                within = f"links inside {name_group(unit)}" if unit else "any link"
                 raise ConfigError(f"{where}: {names} not connected to {first} by {within}")
 
 
@@ -407,7 +405,7 @@ def _max_links(values: Any, hierarchy: Hierarchy, where: str) -> tuple[int, ...]
     return tuple(values)
 
 
-def _check_max_links(hierarchy: Hierarchy, where: str) -> None:
+def check_max_links(hierarchy: Hierarchy, where: str) -> None:
     """Check the number of links of each broker and level.
 
     Paper: [GES] §2, which bounds units; the bound of links is from its program.
@@ -439,171 +437,20 @@ def _storages(
         unit = hierarchy.addresses[number][: hierarchy.top + 1 - level]
         if (level, unit) in taken:
             raise ConfigError(
-                f"{where}: {name} and {taken[level, unit]} both store for {_unit_name(unit, level)}"
+                f"{where}: {name} and {taken[level, unit]} both store for {name_unit(unit, level)}"
             )
         taken[level, unit] = name
         found[number] = level
-    for unit, members in _units(hierarchy, 1).items():
+    for unit, members in group_by_unit(hierarchy, 1).items():
         if found and (hierarchy.top, unit) not in taken:
             some = hierarchy.brokers[members[0]]
             raise ConfigError(
-                f"{where}: {_unit_name(unit, hierarchy.top)} has no root storage; give a broker "
+                f"{where}: {name_unit(unit, hierarchy.top)} has no root storage; give a broker "
                 f"in it level {hierarchy.top}, as in {some} = {hierarchy.top}"
             )
     return tuple(found.items())
 
 
-def _change(hierarchy: Hierarchy, row: Any, where: str) -> Hierarchy:
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ConfigError(f"{where}: {row!r} is not [broker, level] or [broker, {RETIRED!r}]")
-    name, level = row
-    broker_number(name, hierarchy.brokers, where)
-    if level == RETIRED:
-        return without_storage(hierarchy, name, where)
-    return with_storage(hierarchy, name, level, where)
-
-
-def with_storage(hierarchy: Hierarchy, name: str, level: Any, where: str) -> Hierarchy:
-    """Return the hierarchy with one more storage, added at run time.
-
-    Raises:
-        ConfigError: no such broker or level, the broker is or was a storage, its unit has a
-            storage, or there are no roots yet; names `where`.
-    """
-    broker = broker_number(name, hierarchy.brokers, where)
-    if not hierarchy.storages:
-        raise ConfigError(f"{where}: there is no root storage that {name} could take from")
-    if type(level) is not int or not 0 <= level < hierarchy.top:
-        raise ConfigError(
-            f"{where}: {name} = {level!r}; a level from 0 to {hierarchy.top - 1}, since units of "
-            f"level {hierarchy.top} have their roots"
-        )
-    if broker in hierarchy.left:
-        raise ConfigError(f"{where}: {name} has left")
-    if broker in dict(hierarchy.all_storages):
-        raise ConfigError(f"{where}: {name} is or was a storage; another broker of its unit can be")
-    parts = hierarchy.top + 1 - level
-    unit = hierarchy.addresses[broker][:parts]
-    for other, its_level in hierarchy.all_storages:
-        is_there = other not in hierarchy.retired and its_level == level
-        if is_there and hierarchy.addresses[other][:parts] == unit:
-            there = hierarchy.brokers[other]
-            raise ConfigError(f"{where}: {there} stores for {_unit_name(unit, level)} already")
-    return replace(hierarchy, changes=(*hierarchy.changes, (broker, level)))
-
-
-def without_storage(hierarchy: Hierarchy, name: str, where: str) -> Hierarchy:
-    """Return the hierarchy with a storage retired, which accepts nothing new from then on.
-
-    Raises:
-        ConfigError: no such broker, the broker is no storage or a retired storage, or a root; names
-            `where`.
-    """
-    broker = broker_number(name, hierarchy.brokers, where)
-    levels = dict(hierarchy.all_storages)
-    if broker not in levels or broker in hierarchy.retired:
-        storages = [hierarchy.brokers[n] for n in levels if n not in hierarchy.retired]
-        known = f"those are {', '.join(storages)}" if storages else "there is none"
-        raise ConfigError(f"{where}: {name} is no storage; {known}")
-    if levels[broker] == hierarchy.top:
-        raise ConfigError(f"{where}: {name} is the root storage of its unit, which has to have one")
-    return replace(hierarchy, changes=(*hierarchy.changes, (broker, None)))
-
-
-def with_broker(
-    hierarchy: Hierarchy, name: str, near: Sequence[BrokerNumber], text: str, where: str
-) -> Hierarchy:
-    """Return the hierarchy with one more broker, which joins at run time.
-
-    Args:
-        near: brokers that the new broker is linked to; it joins the first one's cluster, unless
-            `text` names another.
-        text: address of the new broker; "" for the smallest free number in that cluster.
-
-    Raises:
-        ConfigError: an address that is invalid, or is or was another broker's, or is in a unit
-            without its root storage; no free address; a unit that would not be connected inside, or
-            a broker with too many links; names `where`.
-
-    Paper: [GES] §2; the smallest free number is our reading.
-    """
-    cluster = hierarchy.addresses[near[0]][:-1]
-    address = _address(text, f"{where}: {name} = {text!r}") if text else None
-    address = address or _free(hierarchy, cluster, f"{where}: {name}")
-    if len(address) != hierarchy.top + 1:
-        raise ConfigError(
-            f"{where}: {name} = {text!r} has {len(address)} parts, all others have "
-            f"{hierarchy.top + 1}"
-        )
-    if address in hierarchy.addresses:
-        other = hierarchy.addresses.index(address)
-        had = (
-            "had this address and left; choose one that was never used"
-            if other in hierarchy.left
-            else "has it"
-        )
-        raise ConfigError(
-            f"{where}: {name} = {_text_of(address)!r}: {hierarchy.brokers[other]} {had}"
-        )
-    if hierarchy.storages and address[:1] not in _units(hierarchy, 1):
-        raise ConfigError(
-            f"{where}: {name} = {_text_of(address)!r}: {_unit_name(address[:1], hierarchy.top)} is "
-            "new, and has no root storage; units that have one cannot join"
-        )
-    number = len(hierarchy.brokers)
-    grown = replace(
-        hierarchy,
-        brokers=(*hierarchy.brokers, name),
-        addresses=(*hierarchy.addresses, address),
-        links=(*hierarchy.links, *((other, number) for other in near)),
-        deployed=hierarchy.deployed or hierarchy.as_deployed(),
-    )
-    _check_connected(grown, f"{where}: {name} = {_text_of(address)!r}")
-    _check_max_links(grown, f"{where}: {name} = {_text_of(address)!r}")
-    return grown
-
-
-def without_broker(hierarchy: Hierarchy, name: str, where: str) -> Hierarchy:
-    """Return the hierarchy after a broker has left at run time.
-
-    Raises:
-        ConfigError: the broker is or was a storage, or is the last of a unit, or a unit would not
-            be connected inside; names `where`.
-    """
-    broker = broker_number(name, hierarchy.brokers, where)
-    if broker in dict(hierarchy.all_storages):
-        is_one = "was" if broker in hierarchy.retired else "is"
-        raise ConfigError(
-            f"{where}: {name} {is_one} a storage, and has what others may not be done with; "
-            "storages cannot leave"
-        )
-    cluster = hierarchy.addresses[broker][:-1]
-    if _units(hierarchy, hierarchy.top)[cluster] == [broker]:
-        raise ConfigError(f"{where}: {name} is the last broker of {_name(cluster)}")
-    shrunk = replace(
-        hierarchy,
-        links=tuple(link for link in hierarchy.links if broker not in link),
-        left=(*hierarchy.left, broker),
-        links_of_left=(
-            *hierarchy.links_of_left,
-            *(link for link in hierarchy.links if broker in link),
-        ),
-        deployed=hierarchy.deployed or hierarchy.as_deployed(),
-    )
-    _check_connected(shrunk, f"{where}: without {name}")
-    return shrunk
-
-
-def _free(hierarchy: Hierarchy, cluster: Address, where: str) -> Address:
-    for number in range(BLOCK_LIMIT):
-        address = *cluster, number
-        if address not in hierarchy.addresses:
-            return address
-    raise ConfigError(
-        f"{where}: none of the {BLOCK_LIMIT} numbers in {_name(cluster)} is free, and those of "
-        "brokers that have left stay theirs; give an address in another unit"
-    )
-
-
-def _unit_name(unit: Address, level: int) -> str:
-    return _name(unit) if level else _text_of(unit)
+def name_unit(unit: Address, level: int) -> str:
+    """Return the name of a unit for errors: its pattern, or the address of a node."""
+    return name_group(unit) if level else format_address(unit)

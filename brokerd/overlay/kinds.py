@@ -8,11 +8,9 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.bipartite import Bipartite, read_bipartite
 from brokerd.overlay.cells import CellGraph, read_cells
-from brokerd.overlay.hierarchy import (
-    RETIRED,
-    Hierarchy,
+from brokerd.overlay.hierarchy import RETIRED, Hierarchy, read_hierarchy
+from brokerd.overlay.hierarchy_changes import (
     read_changes,
-    read_hierarchy,
     with_broker,
     with_storage,
     without_broker,

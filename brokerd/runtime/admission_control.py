@@ -1,13 +1,14 @@
-"""Limits on the connections and the publishing rates of clients, and the choice of evictions."""
+"""Limits on connections, publishing rates of clients, and records of refusals; evictions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from brokerd.config import SessionParameters
 from brokerd.model.identity import ClientId
 from brokerd.units import SECOND_NS
 
+REFUSALS_RECORDED_PER_S: Final = 10
 DESCRIPTOR_RESERVE: Final = 256
 """File descriptors reserved for other uses: files, control sockets, dialled brokers.
 
@@ -168,3 +169,25 @@ class PublishingRate:
             if self._used_up_ns[name] <= now_ns:
                 del self._used_up_ns[name]
         return within
+
+
+class RefusalLog:
+    """A limit of recorded refusals: a flood of strangers must not become a flood of log lines."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._recorded = self._unrecorded = 0
+
+    def extend(self, details: dict[str, Any], second: int) -> dict[str, Any] | None:
+        """Return the details of a refusal to record, with the number of unrecorded ones before.
+
+        None in a second with as many records as the limit.
+        """
+        if second != self._second:
+            self._second, self._recorded = second, 0
+        if self._recorded >= REFUSALS_RECORDED_PER_S:
+            self._unrecorded += 1
+            return None
+        self._recorded += 1
+        unrecorded, self._unrecorded = self._unrecorded, 0
+        return {**details, "unrecorded_before": unrecorded}

@@ -1,4 +1,4 @@
-"""The control commands of a broker: status, statistics, runs, probes and faults of its links."""
+"""The control commands of a broker: status, statistics, runs, probes and durable subscriptions."""
 
 import os
 import time
@@ -13,46 +13,50 @@ from brokerd.config import BrokerConfig
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
 from brokerd.model.retention_policy import RetentionPolicy
-from brokerd.overlay.topology import nearest
-from brokerd.protocols.interface import (
-    LOSS_ACCEPTED,
-    STATE_RESTORING,
-    CoreStatus,
-    DeliveryProtocol,
+from brokerd.protocols.extensions import (
     Farewell,
     ListingProtocol,
-    RetainedStream,
     StreamRetention,
     SubscriptionState,
     protocol_of,
+)
+from brokerd.protocols.interface import LOSS_ACCEPTED, STATE_RESTORING, CoreStatus, DeliveryProtocol
+from brokerd.runtime.command_arguments import (
+    find_peers,
+    parse_policy,
+    parse_signature,
+    take_arguments,
 )
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import Handler
 from brokerd.runtime.disk import Disk
 from brokerd.runtime.event_log import EventLog, digests_of
+from brokerd.runtime.fault_commands import FaultCommands
 from brokerd.runtime.links import Links
+from brokerd.runtime.listings import (
+    describe_retained,
+    describe_retention,
+    describe_subscription,
+    refuse_release,
+)
 from brokerd.runtime.memory import FreeMemory, private_bytes, resident_bytes
 from brokerd.runtime.probing import PeerProbes
 from brokerd.runtime.program import read_own_program
-from brokerd.sessions.link_faults import LinkFault, read_fault
 from brokerd.sessions.session import SelfDescription
-from brokerd.units import MILLISECOND_NS
 
 SAMPLE_S: Final = 1.0
 DISK_POLL_S: Final = 0.02
 END_TIMEOUT_S: Final = 8.0
-HEALED_KEPT: Final = 1_000
 EVENTS_SCHEMA: Final = "pubsubctl/events/4"
 """Version of the events of a run. Since version 2 a broker logs what a fault has absorbed. Since
 version 3 the last event repeats the last counters."""
-MAXIMUM_LEASE_MS: Final = 24 * 3_600_000
 
 
 class Commands:
     """The control commands of one broker.
 
     Attributes:
-        publish_event: publishes an event to all listeners on the control socket.
+        faults: the commands for faults of its links.
         farewell: returns the consequences of the decommission of a broker, by name.
         decommission: decommissions a broker by a signed act; `farewell` reports when that is
             durable.
@@ -82,7 +86,7 @@ class Commands:
         own: SelfDescription,
         probes: PeerProbes,
     ) -> None:
-        self.publish_event: Callable[[str, Mapping[str, Any]], None] = lambda _name, _details: None
+        self.faults = FaultCommands(config, links, log, own)
         self.farewell: Callable[[str], Farewell] = lambda _name: Farewell(is_known=False)
         self.decommission: Callable[[str, bytes], None] = lambda _name, _signature: None
         self.end_subscription: Callable[[str, int], None] = lambda _client, _number: None
@@ -104,11 +108,11 @@ class Commands:
         self._log = log
         self._own = own
         self._probes = probes
-        self._healed: dict[str, LinkFault] = {}
 
     def handlers(self) -> dict[str, Handler]:
         """Return the commands by name."""
         return {
+            **self.faults.handlers(),
             "begin": self._begin,
             "status": self._status,
             "statistics": self._statistics,
@@ -122,10 +126,6 @@ class Commands:
             "drain": self._drain,
             "probe": self._probe,
             "probe_disk": self._probe_disk,
-            "fault_apply": self._fault_apply,
-            "fault_heal": self._fault_heal,
-            "fault_renew": self._fault_renew,
-            "fault_counters": self._fault_counters,
             "farewell": self._farewell,
             "decommission": self._decommission,
             "reload_topology": self._reload_topology,
@@ -141,19 +141,15 @@ class Commands:
             await trio.sleep(SAMPLE_S)
             self._log.sample({**self._counters(), **_resident(memory.look())})
 
-    def fault_expired(self, fault_id: str) -> None:
-        """Heal a fault with an expired lease."""
-        self._heal(fault_id, by="lease")
-
     # ------------------------------------------------------------ looking
 
     async def _begin(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        _take(arguments)
+        take_arguments(arguments)
         self.started.set()
         return {}
 
     async def _status(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        _take(arguments)
+        take_arguments(arguments)
         if not self.started.is_set():
             raise ControlError("busy", "it waits for the others before it begins")
         peers = self._links.session_peers()
@@ -199,19 +195,19 @@ class Commands:
         return [ledger.commits, ledger.groups]
 
     async def _statistics(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        _take(arguments)
+        take_arguments(arguments)
         return {"t_ns": time.monotonic_ns(), **self._all_counters()}
 
     async def _subscriptions(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """List the subscriptions of this broker's clients, connected or not."""
-        _take(arguments)
+        take_arguments(arguments)
         found = self._list_subscriptions()
         brokers = self.broker_names()
-        return {"subscriptions": [_describe_subscription(each, brokers) for each in found]}
+        return {"subscriptions": [describe_subscription(each, brokers) for each in found]}
 
     async def _retained(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """List the events that pubends here retain, in all and behind acknowledged ticks."""
-        (after,) = _take(arguments, after=(dict, {}))
+        (after,) = take_arguments(arguments, after=(dict, {}))
         brokers = self.broker_names()
         wanted: dict[StreamId, Sequence[int]] = {}
         for name, ticks in after.items():
@@ -221,11 +217,13 @@ class Commands:
                 raise ControlError("user", f"after: {name!r} is no stream with ticks"[:200])
             wanted[StreamId(brokers.index(broker), int(pubend), 0)] = ticks
         found = self._listing_core().list_retained(wanted)
-        return {"retained": [_describe_retained(each, brokers) for each in found]}
+        return {"retained": [describe_retained(each, brokers) for each in found]}
 
     async def _end_subscription(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """End a subscription; the answer follows when that is durable."""
-        client, number, force = _take(arguments, client=str, number=int, force=(bool, False))
+        client, number, force = take_arguments(
+            arguments, client=str, number=int, force=(bool, False)
+        )
         subject = f"subscription {number} of client {client[:100]!r}"
         found = self._find_subscription(client, number)
         if found is None:
@@ -245,21 +243,23 @@ class Commands:
 
     async def _retention(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """List the policies of the pubends here, and the events that a proposed one releases."""
-        (text,) = _take(arguments, policy=(str, ""))
-        proposed = _parse_policy(text) if text else None
+        (text,) = take_arguments(arguments, policy=(str, ""))
+        proposed = parse_policy(text) if text else None
         found = self._listing_core().list_retention(clock_ns(), proposed)
         brokers = self.broker_names()
-        return {"retention": [_describe_retention(each, brokers) for each in found]}
+        return {"retention": [describe_retention(each, brokers) for each in found]}
 
     async def _set_retention(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Change the policy of a pubend; the answer follows when that is durable and in force."""
-        pubend, text, force = _take(arguments, pubend=int, policy=(str, ""), force=(bool, False))
+        pubend, text, force = take_arguments(
+            arguments, pubend=int, policy=(str, ""), force=(bool, False)
+        )
         found = self._find_retention(pubend, None)
-        policy = _parse_policy(text) if text else None
+        policy = parse_policy(text) if text else None
         wanted = found.default if policy is None else policy
         proposed = self._find_retention(pubend, wanted)
         if proposed.early > found.early and not force:
-            raise ControlError("user", _refuse_release(f"{self._own.name}.{pubend}", proposed))
+            raise ControlError("user", refuse_release(f"{self._own.name}.{pubend}", proposed))
         self.change_retention(pubend, policy)
         with trio.move_on_after(END_TIMEOUT_S) as waiting:
             while self._find_retention(pubend, None).policy != wanted:
@@ -294,26 +294,26 @@ class Commands:
         return core
 
     async def _reload_topology(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        (signature,) = _take(arguments, signature=(str, ""))
-        answer = self.reload_topology(_octets(signature))
+        (signature,) = take_arguments(arguments, signature=(str, ""))
+        answer = self.reload_topology(parse_signature(signature))
         self._probes.keep(self._own.names)
         return answer
 
     async def _farewell(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        (broker,) = _take(arguments, broker=str)
+        (broker,) = take_arguments(arguments, broker=str)
         return asdict(self.farewell(broker))
 
     async def _decommission(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Decommission a broker; the answer follows when the act is durable here."""
-        broker, signature = _take(arguments, broker=str, signature=(str, ""))
-        self.decommission(broker, _octets(signature))
+        broker, signature = take_arguments(arguments, broker=str, signature=(str, ""))
+        self.decommission(broker, parse_signature(signature))
         while not self.farewell(broker).is_known:
             await trio.sleep(DISK_POLL_S)
         self._log.record("decommissioned", {"broker": broker})
         return {"broker": broker}
 
     async def _reload_certificate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        _take(arguments)
+        take_arguments(arguments)
         try:
             sha256 = self.reload_certificate()
         except ConfigError as error:
@@ -335,7 +335,7 @@ class Commands:
     # ------------------------------------------------------------ runs
 
     async def _begin_run(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        run_id, folder = _take(arguments, run_id=str, folder=str)
+        run_id, folder = take_arguments(arguments, run_id=str, folder=str)
         if not os.path.isabs(folder):
             raise ControlError("user", f"folder {folder[:200]!r} is not an absolute path")
         try:
@@ -369,7 +369,7 @@ class Commands:
         return [each for each in core.list_retention(clock_ns()) if each.policy != each.default]
 
     async def _end_run(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        _take(arguments)
+        take_arguments(arguments)
         counters = {**self._all_counters(), "private_bytes": private_bytes()}
         self._log.record("run_ended", {"run_id": self._log.run_id, "counters": counters})
         self._log.sample(counters)
@@ -382,7 +382,7 @@ class Commands:
 
         The answer reports success or a timeout.
         """
-        (timeout_ms,) = _take(arguments, timeout_ms=(int, 10_000))
+        (timeout_ms,) = take_arguments(arguments, timeout_ms=(int, 10_000))
         with trio.move_on_after(timeout_ms / 1_000):
             while not self.is_started or self._core.status().queued or self._links.waiting_bytes():
                 await trio.sleep(0.02)
@@ -402,9 +402,9 @@ class Commands:
         With `peers`, only those peers and only for this answer; with `within_ms`, an attempt
         without an answer by then has failed.
         """
-        peers, within_ms = _take(arguments, peers=(list, []), within_ms=(int, 0))
+        peers, within_ms = take_arguments(arguments, peers=(list, []), within_ms=(int, 0))
         if peers:
-            return await self._probe_peers(self._peers(peers), within_ms)
+            return await self._probe_peers(find_peers(self._own, peers), within_ms)
         names = self._own.names
         await self._probes.try_all(names)
         missing = self._probes.missing()
@@ -441,207 +441,12 @@ class Commands:
 
     async def _probe_disk(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Write a page durably beside the broker's state, and report the time taken."""
-        _take(arguments)
+        take_arguments(arguments)
         began_ns = time.monotonic_ns()
         written = await self._disk.probe(Path(self._config.state_folder) / "probe")
         return {"written": written, "took_us": (time.monotonic_ns() - began_ns) // 1_000}
-
-    # ------------------------------------------------------------ faults
-
-    async def _fault_apply(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        self._need_fault_injection()
-        fault_id, verb, peer, direction, lease_ms, parameters = _take(
-            arguments,
-            fault_id=str,
-            verb=str,
-            peer=(str, ""),
-            direction=(str, "both"),
-            lease_ms=(int, 0),
-            parameters=(dict, {}),
-        )
-        others = self._peers(parameters.pop("peers", []))
-        fault = read_fault(
-            *(fault_id, verb, self._peer(peer), direction, parameters),
-            *(_end_of_lease(lease_ms), others),
-        )
-        self._links.faults.apply(fault)
-        self._links.faults_changed()
-        now_ns = time.monotonic_ns()
-        self._log.record(
-            "fault_applied",
-            {"fault_id": fault_id, "verb": verb, "peer": peer, "direction": direction},
-        )
-        return {"t_applied_ns": now_ns}
-
-    async def _fault_heal(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        self._need_fault_injection()
-        (fault_id,) = _take(arguments, fault_id=str)
-        fault = self._heal(fault_id, by="command")
-        known = fault or self._healed.get(fault_id)
-        return {
-            "t_healed_ns": time.monotonic_ns(),
-            "healed": fault is not None,
-            "counters": dict(known.counters) if known else {},
-        }
-
-    async def _fault_renew(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        self._need_fault_injection()
-        fault_id, lease_ms = _take(arguments, fault_id=str, lease_ms=int)
-        if not self._links.faults.renew(fault_id, _end_of_lease(lease_ms)):
-            raise ControlError("user", f"no fault {fault_id[:100]!r} is in force")
-        return {"t_ns": time.monotonic_ns()}
-
-    async def _fault_counters(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        _take(arguments)
-        active = {fault.fault_id: {**fault.counters} for fault in self._links.faults}
-        for fault_id, counters in active.items():
-            if counters["absorbed_messages"]:
-                # The second witness of what was absorbed, also where the broker is killed.
-                self._log.record("fault_counted", {"fault_id": fault_id, **counters})
-        return {**{each: {**fault.counters} for each, fault in self._healed.items()}, **active}
-
-    def _heal(self, fault_id: str, by: str) -> LinkFault | None:
-        fault = self._links.faults.heal(fault_id)
-        if fault is None:
-            return None
-        self._links.faults_changed()
-        self._healed[fault_id] = fault
-        if len(self._healed) > HEALED_KEPT:
-            del self._healed[next(iter(self._healed))]
-        details = {"fault_id": fault_id, "verb": fault.verb, "by": by, **fault.counters}
-        self._log.record("fault_healed", details)
-        self.publish_event("fault_healed", {**details, "t_ns": time.monotonic_ns()})
-        return fault
-
-    def _peer(self, name: str) -> Peer | None:
-        if not name:
-            return None
-        for number, known in self._own.names.items():
-            if known == name:
-                return number
-        names = list(self._own.names.values())
-        raise ControlError(
-            "user", f"{self._own.name} has no link to {name[:100]!r}{nearest(name, names)}"
-        )
-
-    def _peers(self, names: Any) -> list[Peer]:
-        if not isinstance(names, list) or not all(type(name) is str and name for name in names):
-            raise ControlError("user", "peers is a list of names of brokers")
-        return [peer for name in names if (peer := self._peer(name)) is not None]
-
-    def _need_fault_injection(self) -> None:
-        if not self._config.fault_injection:
-            raise ControlError("user", f"{self._own.name} was started with fault_injection = false")
 
 
 def _resident(size_bytes: int | None) -> dict[str, int]:
     """Return the column of resident memory; nothing if it could not be read."""
     return {} if size_bytes is None else {"rss_bytes": size_bytes}
-
-
-def _end_of_lease(lease_ms: int) -> int | None:
-    if not 0 <= lease_ms <= MAXIMUM_LEASE_MS:
-        raise ControlError("user", f"lease_ms = {lease_ms}; 0 (none) to {MAXIMUM_LEASE_MS}")
-    return clock_ns() + lease_ms * MILLISECOND_NS if lease_ms else None
-
-
-def _octets(signature: str) -> bytes:
-    """Return the bytes of a signature.
-
-    Raises:
-        ControlError: of kind user: the text is not hexadecimal.
-    """
-    try:
-        return bytes.fromhex(signature)
-    except ValueError:
-        raise ControlError("user", "argument 'signature' is not hexadecimal") from None
-
-
-def _take(arguments: dict[str, Any], /, **wanted: Any) -> list[Any]:
-    """Return the wanted arguments in order: name=type, or name=(type, default).
-
-    Raises:
-        ControlError: `user`: an argument is missing, of another type, or unknown.
-    """
-    for name in arguments:
-        if name not in wanted:
-            raise ControlError("user", f"unknown argument {name[:40]!r}{nearest(name, [*wanted])}")
-    taken = []
-    for name, kind in wanted.items():
-        kind, default = kind if isinstance(kind, tuple) else (kind, None)
-        if name not in arguments and default is None:
-            raise ControlError("user", f"argument {name!r} is missing")
-        value = arguments.get(name, default)
-        if type(value) is not kind:
-            raise ControlError("user", f"argument {name!r} must be of type {kind.__name__}")
-        taken.append(value)
-    return taken
-
-
-def _describe_subscription(state: SubscriptionState, brokers: Sequence[str]) -> dict[str, Any]:
-    """Return a subscription for JSON; its streams have the names of any brokers."""
-
-    def name(stream: StreamId) -> str:
-        return f"{brokers[stream.broker]}.{stream.publisher}"
-
-    return {
-        "client": state.client,
-        "number": state.number,
-        "predicate": state.predicate,
-        "mode": state.mode,
-        "away_ms": None if state.away_ns is None else state.away_ns // MILLISECOND_NS,
-        "behind_ms": {name(key): us // 1_000 for key, us in state.behind_us.items()},
-        "behind_events": {name(key): events for key, events in state.behind_events.items()},
-        "acknowledged": {name(key): tick for key, tick in state.acknowledged.items()},
-        "holds": [name(each) for each in state.holds],
-    }
-
-
-def _parse_policy(text: str) -> RetentionPolicy:
-    """Return a policy.
-
-    Raises:
-        ControlError: of kind user: the text states none.
-    """
-    try:
-        return RetentionPolicy.parse(text, "policy")
-    except ConfigError as error:
-        raise ControlError("user", str(error)) from None
-
-
-def _refuse_release(stream: str, found: StreamRetention) -> str:
-    """Return why a proposed policy is refused, with one that releases nothing."""
-    second_ns = 1_000 * MILLISECOND_NS
-    oldest_ns = -(-found.oldest_age_ns // second_ns) * second_ns
-    nearest_one = RetentionPolicy(oldest_ns + second_ns, 0)
-    return (
-        f"{stream}: the policy releases {found.early} retained publications that subscribers have "
-        f"not acknowledged; {nearest_one} or bytes={found.retained_bytes}B alone releases none, "
-        "and --force releases them"
-    )
-
-
-def _describe_retention(state: StreamRetention, brokers: Sequence[str]) -> dict[str, Any]:
-    """Return the policy of a pubend for JSON."""
-    return {
-        "stream": f"{brokers[state.stream.broker]}.{state.stream.publisher}",
-        "pubend": state.stream.publisher,
-        "policy": str(state.policy),
-        "topology": str(state.default),
-        "events": state.events,
-        "bytes": state.retained_bytes,
-        "oldest_ms": state.oldest_age_ns // MILLISECOND_NS,
-        "early": state.early,
-    }
-
-
-def _describe_retained(state: RetainedStream, brokers: Sequence[str]) -> dict[str, Any]:
-    """Return the retained events of a pubend for JSON."""
-    return {
-        "stream": f"{brokers[state.stream.broker]}.{state.stream.publisher}",
-        "events": state.events,
-        "bytes": state.payload_bytes,
-        "after": [[tick, *weight] for tick, weight in state.after.items()],
-        "brokers": [brokers[each] for each in state.brokers],
-        "moved": [[*each] for each in state.moved],
-    }

@@ -20,11 +20,24 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
-from brokerd.runtime.admission_control import AdmissionControl, AdmittedConnection, PublishingRate
+from brokerd.runtime.admission_control import (
+    AdmissionControl,
+    AdmittedConnection,
+    PublishingRate,
+    RefusalLog,
+)
 from brokerd.runtime.connection import Connection, Post, clock_ns
 from brokerd.runtime.impairments import Impairments
-from brokerd.runtime.streams import Dial, accept_next, close_stream, dial_tcp, first_message
-from brokerd.runtime.tls import TlsError, identity_of, transport_of
+from brokerd.runtime.streams import (
+    Dial,
+    accept_next,
+    close_stream,
+    dial_tcp,
+    drop_stream,
+    first_message,
+    peer_address,
+)
+from brokerd.runtime.tls import TlsError, identity_of
 from brokerd.sessions.failure_detector import FaultBackoff, check_interval_ns
 from brokerd.sessions.messages import Farewell, Hello, StateAdvanced, StateMark
 from brokerd.sessions.session import DEPARTED, Accepted, Session, SessionState, SessionTable
@@ -34,8 +47,6 @@ from brokerd.wire.codec import encode
 from brokerd.wire.fast_path import StraightReader
 
 HANDSHAKE_S: Final = 5.0
-REFUSALS_RECORDED_PER_S: Final = 10
-"""Limit of recorded refusals: a flood of strangers must not become a flood of log lines."""
 STUCK_REMEMBERED: Final = 1_000
 STUCK = "slow consumer: it took nothing of what waited for it, so its subscriptions have ended"
 SHORTEST_PAUSE_NS: Final = 5 * MILLISECOND_NS
@@ -108,8 +119,7 @@ class Links:
         per_second = parameters.client_publications_per_second
         self._publishing = PublishingRate(per_second) if per_second else None
         self._stuck: dict[str, None] = {}
-        self._refusals_second = 0
-        self._refusals_recorded = self._refusals_unrecorded = 0
+        self._refusals = RefusalLog()
         self.reached_by: Callable[[BrokerNumber], None] = lambda _peer: None
         self.count_writes: Callable[[], None] = lambda: None
         self.on_loss: Callable[[str, int], None] = lambda _cause, _incarnation: None
@@ -470,10 +480,10 @@ class Links:
                 patience = trio.CancelScope()
                 admitted = None
                 if not self._stopping:
-                    admitted = self._admission.admit(_address_of(stream), patience.cancel)
+                    admitted = self._admission.admit(peer_address(stream), patience.cancel)
                 if admitted is None:
                     self.counters["connections_refused"] += 1
-                    await _drop(stream)
+                    await drop_stream(stream)
                 else:
                     self._nursery.start_soon(self._welcome, stream, admitted, patience)
 
@@ -506,7 +516,7 @@ class Links:
                 await self._decide(hello, stream, decoder)
             else:
                 self.counters["connections_refused"] += 1
-                await _drop(stream)
+                await drop_stream(stream)
         except trio.Cancelled:
             await trio.aclose_forcefully(stream)
             raise
@@ -518,15 +528,9 @@ class Links:
         self._record_refusal("accept_failed", {"reason": str(error)})
 
     def _record_refusal(self, event: str, details: dict[str, Any]) -> None:
-        second = int(trio.current_time())
-        if second != self._refusals_second:
-            self._refusals_second, self._refusals_recorded = second, 0
-        if self._refusals_recorded >= REFUSALS_RECORDED_PER_S:
-            self._refusals_unrecorded += 1
-            return
-        self._refusals_recorded += 1
-        unrecorded, self._refusals_unrecorded = self._refusals_unrecorded, 0
-        self._record(event, {**details, "unrecorded_before": unrecorded})
+        recorded = self._refusals.extend(details, int(trio.current_time()))
+        if recorded is not None:
+            self._record(event, recorded)
 
     async def _decide(self, hello: Hello, stream: trio.abc.Stream, decoder: StraightReader) -> None:
         claimed: Peer = hello.name if hello.role == "client" else hello.number
@@ -661,23 +665,3 @@ class Links:
 
     def _name(self, peer: Peer) -> str:
         return peer if isinstance(peer, str) else self._table.own.names.get(peer, f"#{peer}")
-
-
-def _address_of(stream: trio.abc.Stream) -> str:
-    """Return the address of the other end, without the port; empty without addresses."""
-    transport = transport_of(stream)
-    if not isinstance(transport, trio.SocketStream):
-        return ""
-    try:
-        return str(transport.socket.getpeername()[0])
-    except OSError:
-        return ""  # the socket is closed already
-
-
-async def _drop(stream: trio.abc.Stream) -> None:
-    """Close a stranger's connection, by a single system call if possible."""
-    transport = transport_of(stream)
-    if isinstance(transport, trio.SocketStream):
-        transport.socket.close()
-    else:
-        await trio.aclose_forcefully(stream)

@@ -37,15 +37,14 @@ from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
 from brokerd.model.retention_policy import RetentionPolicy
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import CoreContext
+from brokerd.protocols.extensions import DecommissioningProtocol, Farewell
 from brokerd.protocols.interface import (
     LOSS_ACCEPTED,
     LOSS_PROVED,
     STATE_RESTORED,
     STATE_RESTORING,
     BrokerDecommissioned,
-    DecommissioningProtocol,
     DeliveryProtocol,
-    Farewell,
     RetentionChanged,
     Started,
     SubscriptionEnded,
@@ -480,7 +479,7 @@ class _Parts:
         task_status: trio.TaskStatus[Links],
     ) -> None:
         server = ControlServer(self.commands.handlers())
-        self.commands.publish_event = server.publish_event
+        self.commands.faults.publish_event = server.publish_event
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.serve, control_socket)
@@ -509,7 +508,7 @@ class _Parts:
         if self.writer is not None:
             nursery.start_soon(self.writer.run)
         nursery.start_soon(self.driver.run)
-        await nursery.start(self.links.run, listeners, self.commands.fault_expired)
+        await nursery.start(self.links.run, listeners, self.commands.faults.expire)
         self.driver.post([started])
         self.commands.is_started = True
         nursery.start_soon(self.probes.run)

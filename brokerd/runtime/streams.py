@@ -172,3 +172,23 @@ def _cut_off(stream: trio.abc.Stream) -> None:
             transport.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # the other end was faster
+
+
+def peer_address(stream: trio.abc.Stream) -> str:
+    """Return the address of the other end, without the port; empty without addresses."""
+    transport = transport_of(stream)
+    if not isinstance(transport, trio.SocketStream):
+        return ""
+    try:
+        return str(transport.socket.getpeername()[0])
+    except OSError:
+        return ""  # the socket is closed already
+
+
+async def drop_stream(stream: trio.abc.Stream) -> None:
+    """Close a stranger's connection, by a single system call if possible."""
+    transport = transport_of(stream)
+    if isinstance(transport, trio.SocketStream):
+        transport.socket.close()
+    else:
+        await trio.aclose_forcefully(stream)

@@ -3,7 +3,8 @@
 absorb: all messages are received, and nothing but heartbeats is sent; after the release the broker
 resumes in order; absorbed messages are lost when their session ends. send-omission: all messages
 are received, handled and written to disk, and nothing but heartbeats is sent; output is released or
-lost like absorbed messages. blackhole: nothing passes and no peer is notified, not even of a close.
+lost like absorbed messages. receive-omission: nothing that arrives is handled, and output
+continues. blackhole: nothing passes and no peer is notified, not even of a close.
 cut: connections are closed and new connections refused. partition: a blackhole or a cut towards
 several brokers at once. delay and bandwidth: limits per direction. disk-full: writes beyond a quota
 are refused as by a full disk. slow-fsync: durable writes are reported late.

@@ -33,9 +33,9 @@ from fault_injection.apply.evidence import (
     End,
     check_is_running,
     direct_sessions,
+    find_observer,
     is_killed_again,
     observe_sessions_down,
-    observer_of,
     on_all,
 )
 from fault_injection.apply.injector import Evidence, Fault, FaultBackend
@@ -99,7 +99,7 @@ class DeployedBackend:
         if fault.verb == "cut":
             far = self._ends(fault, both=True)
             return await observe_sessions_down(far, self._neighbours, self._broker_status)
-        seen = await observer_of(fault.verb)(fault, ends)
+        seen = await find_observer(fault.verb)(fault, ends)
         return self._add_times(seen, seen.pop("host_stamps", {})) if seen is not None else None
 
     async def renew(self, fault: Fault, lease_ns: int) -> None:

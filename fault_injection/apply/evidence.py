@@ -344,7 +344,7 @@ _BY_EVIDENCE: Final[Mapping[str, See]] = {
 }
 
 
-def observer_of(verb: str) -> See:
+def find_observer(verb: str) -> See:
     """Return the function that observes a verb of brokers.
 
     `observe_sessions_down` observes a cut, because a cut needs the neighbours.

@@ -451,7 +451,7 @@ class Console:
     def grouped_table(
         self, header: Sequence[str], groups: Mapping[str, Sequence[Sequence[object]]]
     ) -> str:
-        """Return a table whose rows stand in groups, each below its title.
+        """Return a table with groups of rows below titles.
 
         A title is a line of its own, so that the columns of numbers fit on a terminal.
         """

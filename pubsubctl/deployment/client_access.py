@@ -168,7 +168,7 @@ class ClientAccess:
 
     @property
     def topic_attribute(self) -> str:
-        """The attribute whose value is a publication's topic: that of the protocol, or `topic`."""
+        """The attribute with a publication's topic: the protocol's, or `topic`."""
         return self.protocol.promises().topic or "topic"
 
     def addresses_of(self, broker: str | None) -> list[str]:

@@ -13,7 +13,8 @@ import trio
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.interface import CoreStatus, Farewell
+from brokerd.protocols.extensions import Farewell
+from brokerd.protocols.interface import CoreStatus
 from brokerd.protocols.registry import definition_of
 from brokerd.runtime.growth import topology_change
 from brokerd.text import counted, nearest, toml_text

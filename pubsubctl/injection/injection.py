@@ -150,7 +150,7 @@ def _result(injection: Injection, began_ns: int) -> Result:
 
 
 def _line(row: Mapping[str, Any], began_ns: int) -> str:
-    """Return a fault with its state, its times since the start, and its duration."""
+    """Return a fault with state, times since the start, and duration."""
     text = f"{_STATES.get(row['state'], row['state']):10} {row['verb']} {row['target']}"
     stages = {
         stage: (row[f"t_{stage}_ns"] - began_ns) / 1e9

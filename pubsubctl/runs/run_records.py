@@ -304,7 +304,7 @@ def facts_of(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _judge_of(folder: Path) -> str:
-    """Return who made the verdict of a run from which files, in words."""
+    """Return the author of a verdict and the files that it was computed from, in words."""
     from results.tables.derived import VerdictMark, find_derived_folder
     from results.tables.json_files import IntegrityError as BrokenSeal
     from results.tables.seals import verify_seal

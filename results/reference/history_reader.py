@@ -470,7 +470,7 @@ class _Folder:
         for number, source in enumerate(records.tables["publishers"]):
             name = str((records.tables.get("publisher_names") or {}).get(source, ""))
             if name not in self.content.publishers:
-                self.doubts.append(doubt("not_asked", who=f"source {source} ({name!r})"))
+                self.doubts.append(doubt("not_in_workload", who=f"source {source} ({name!r})"))
                 continue
             if {source, name} & taken:
                 self.doubts.append(doubt("twice", what=f"source {source} of publisher {name}"))
@@ -617,7 +617,7 @@ class _Folder:
         wants(predicate)
         name_of = f"subscription {sub_id}"
         if subscriber not in wanted or sub_id.partition("/")[0] != subscriber:
-            self.doubts.append(doubt("not_asked", who=name_of))
+            self.doubts.append(doubt("not_in_workload", who=name_of))
         elif broker != wanted[subscriber][0]:
             self.doubts.append(
                 doubt("elsewhere", who=name_of, found=broker, wanted=wanted[subscriber][0])

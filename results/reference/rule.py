@@ -214,7 +214,7 @@ def _doubts(
     for pair in pairs:
         name, source_name = pair.names
         if pair.has_untimed_notice():
-            yield doubt("told_when", who=name, source=source_name)
+            yield doubt("withheld_without_time", who=name, source=source_name)
         if pair.is_late(errors[pair.names]):
             yield doubt("late_start", who=name, source=source_name)
     for source in sources:

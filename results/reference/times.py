@@ -171,7 +171,7 @@ class TimeFacts:
         ]
         late = sum(row["at_ns"] - row["intended_ns"] >= limit for row in data)
         if late > 1 + 0.01 * len(data):
-            yield doubt("late_unsaid", file=f"raw/{records.name}", n=late, ms=limit / 1e6)
+            yield doubt("late_unreported", file=f"raw/{records.name}", n=late, ms=limit / 1e6)
 
     # --- Bounds and stretches ------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ def load_series(spark: "SparkSession", folder: Path, verdicts: Sequence[str]) ->
 def find_typical(
     spark: "SparkSession", runs: Mapping[str, Path], verdicts: Mapping[str, str]
 ) -> str:
-    """Return the id of the typical run by latency, among the runs whose verdict is known.
+    """Return the id of the run with the typical latency, among runs with a verdict.
 
     Args:
         runs: folders by id; at least one.

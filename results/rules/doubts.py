@@ -38,7 +38,7 @@ def _check_notices(facts: RunFacts) -> Iterator[str]:
             continue
         for sub_id, pubend in facts.notices:
             if sub_id == subscription.sub_id and pubend in sources:
-                yield doubt("told_when", who=sub_id, source=pubend)
+                yield doubt("withheld_without_time", who=sub_id, source=pubend)
 
 
 def _check_fences(facts: RunFacts, findings: Findings) -> Iterator[str]:

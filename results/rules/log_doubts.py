@@ -78,7 +78,7 @@ def doubts_about_subscription(made: Made, wanted: Mapping[str, tuple[str, str]])
         wanted: broker and predicate by subscriber.
     """
     if made.subscriber not in wanted or made.sub_id.partition("/")[0] != made.subscriber:
-        yield doubt("not_asked", who=f"subscription {made.sub_id}")
+        yield doubt("not_in_workload", who=f"subscription {made.sub_id}")
         return
     broker, predicate = wanted[made.subscriber]
     name = f"subscription {made.sub_id}"

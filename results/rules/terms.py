@@ -348,8 +348,8 @@ DOUBTS: Mapping[str, str] = {
     "no_statistics": "{file}: {who} recorded no sample for {gap:.1f} s, {s:.1f} s after the start "
     "of the measurement, and no fault explains it",
     "short_of_cpu": "manifest.json: {who} waited for a processor in {share:.0%} of the measurement",
-    "told_when": "subscription {who} received a notice of withheld publications of {source}, and "
-    "the times of its request and acceptance are unknown",
+    "withheld_without_time": "subscription {who} received a notice of withheld publications of "
+    "{source}, and the times of its request and acceptance are unknown",
     "late_start": "subscription {who} was accepted after {source} had sent its opening fence",
     "closed_early": "source {source} sent its closing fence before the measurement ended",
     "numbers": "source {source}, incarnation {incarnation}: {n:,} of the numbers up to {highest} "
@@ -357,7 +357,7 @@ DOUBTS: Mapping[str, str] = {
     "unreserved": "source {source} used numbers up to {highest} before they were reserved",
     "unanswered": "source {source}, incarnation {incarnation}: {n:,} matching publications were "
     "not acknowledged and not delivered, although later ones were; the first is {first}",
-    "not_asked": "{who} is not in the workload",
+    "not_in_workload": "{who} is not in the workload",
     "twice": "two logs are of {what}",
     "elsewhere": "{who} was at {found}; the workload has {wanted}",
     "other_predicate": "{who} requested {found!r}; the workload has {wanted!r}",
@@ -413,7 +413,7 @@ DOUBTS: Mapping[str, str] = {
     "the broker",
     "stats_stop": "{file} and {other} disagree: nothing was written for {s:.1f} s from {at_s:.1f} s"
     " on, and no fault explains it",
-    "broker_said": "{file}: the broker logged {event} ({why}), {s:.1f} s after the start of the "
+    "broker_logged": "{file}: the broker logged {event} ({why}), {s:.1f} s after the start of the "
     "measurement, and faults/faults.jsonl has no such fault",
     "exit_of_no_fault": "{file} and {other} disagree: the broker ended by {cause}",
     "not_in_log": "{one} and {other} disagree: only the first has fault {fault}",
@@ -437,8 +437,9 @@ DOUBTS: Mapping[str, str] = {
     "spec/workload.toml; the first is of publication {first}",
     "schedule_unmet": "{file}: {source} sent its closing fence after {n:,} publications, fewer "
     "than in the schedule of spec/workload.toml",
-    "late_unsaid": "{file}: {n:,} publications were sent more than {ms:.0f} ms late; manifest.json "
-    "reports that the load generators held their rate, and stats.jsonl no cause of a delay",
+    "late_unreported": "{file}: {n:,} publications were sent more than {ms:.0f} ms late; "
+    "manifest.json reports that the load generators held their rate, and stats.jsonl no cause of a "
+    "delay",
     "outside": "{file}: {n:,} records are stamped outside the phases of manifest.json",
     "sample": "{file}: one block in {found} has its own times; spec/workload.toml: load.records = "
     "{wanted!r}",

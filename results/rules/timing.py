@@ -289,7 +289,7 @@ def _lateness(run: Run, logs: Logs, file: RecordFile) -> Iterator[str]:
     late_ns = rows["sent_ns"] - rows["intended_ns"]
     late = int((late_ns >= 1.1 * limit_ns).sum())
     if late > 0.01 * len(rows) + 1:
-        yield doubt("late_unsaid", file=f"raw/{file.name}", n=late, ms=1.1 * limit_ns / 1e6)
+        yield doubt("late_unreported", file=f"raw/{file.name}", n=late, ms=1.1 * limit_ns / 1e6)
 
 
 # --- The run's bounds -------------------------------------------------------------------------

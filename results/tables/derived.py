@@ -117,7 +117,7 @@ def _is_count(value: Any) -> bool:
 
 
 def find_unsealed_derived(folder: Path) -> Path:
-    """Return the derived folder of a run whose seal was not verified yet.
+    """Return the derived folder of a run before its seal is verified.
 
     Raises:
         IntegrityError: the folder is read-only, and its files differ from its seal.

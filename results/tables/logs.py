@@ -276,7 +276,7 @@ def _sources(processes: Sequence[Process], run: Run, doubts: list[str]) -> Itera
         for pubend in file.tables.get("publishers", ()):
             name = names.get(pubend, "")
             if name not in content.publishers:
-                doubts.append(doubt("not_asked", who=f"source {pubend} ({name!r})"))
+                doubts.append(doubt("not_in_workload", who=f"source {pubend} ({name!r})"))
                 continue
             if pubend in seen or name in seen:
                 doubts.append(doubt("twice", what=f"source {pubend} of publisher {name}"))

@@ -22,6 +22,10 @@ from results.witnesses.folder import (
     stamp_of,
 )
 
+SLACK_NS = 500_000_000
+JITTER_NS = 20_000_000
+LAST_NS = 1_500_000_000
+"""A broker's last statistics are written when the run ends."""
 _BOTH_ENDS_NS = 200_000_000
 """Both ends of a session log its start in so short a time."""
 
@@ -251,3 +255,19 @@ def _check_slowed(
     wanted = [line.get("publishers_slowed", found) for line in last]
     if is_counted and wanted and found > wanted[0]:
         yield differ(f"{process.place}/stats.jsonl", name, "publishers_slowed", wanted[0], found)
+
+
+def list_events(folder: RunFolder, process: ProcessFolder, *names: str) -> list[tuple[int, Line]]:
+    """Return the named events of a broker, with times on the timeline."""
+    return [
+        (folder.timeline.to_timeline(line["t_ns"], process.host), line)
+        for line in process.lines("events.jsonl")
+        if line.get("event") in names
+    ]
+
+
+def clock_error_ns(folder: RunFolder, host: str) -> int:
+    """Return the largest error of a host's stamps on the timeline; NEVER_NS if unknown."""
+    reference = str((folder.manifest.get("clock") or {}).get("host_id", host))
+    error_ns = folder.timeline.error_ns(host, reference)
+    return NEVER_NS if error_ns is None else error_ns

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from brokerd.model.fault_verbs import KILLING_VERBS, MACHINE_VERBS, STANDING_VERBS
-from brokerd.text import parse_json
+from brokerd.model.fault_verbs import KILLING_VERBS, STANDING_VERBS
 from results.rules.terms import NEVER_NS, doubt
+from results.witnesses.exits import check_exit, check_output
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     FAULTS,
@@ -26,14 +26,10 @@ from results.witnesses.folder import (
 
 _STOPS = (*KILLING_VERBS, *STANDING_VERBS)
 _SLACK_NS = 300_000_000
-_REAPED_NS = 20_000_000
-"""A kill is observed when the agent reaps the process."""
 _APART_NS = 2_000_000_000
 _USUAL_NS = 1_100_000_000
 """Statistics are written once a second."""
 _SHORTEST_STOP_NS = 2 * _SLACK_NS
-_TRACEBACK = b"Traceback (most recent call last)"
-_MOST_PRINTED = 1 << 24
 _RISING = (
     *("publications_received", "publications_forwarded", "publications_delivered", "cpu_s"),
     *("resent_publications", "duplicates_received", "sessions_established", "sessions_lost"),
@@ -62,7 +58,7 @@ def doubts_about_brokers(folder: RunFolder) -> Iterator[str]:
                 name = f"{process.place}/events.jsonl"
                 yield doubt("missing_line", file=name, what="a replacement", other=JOURNAL)
     for process in running:
-        yield from _check_exit(folder, process)
+        yield from check_exit(folder, process)
         yield from _check_statistics(folder, process)
         yield from _check_events(folder, process)
         others = [own for name, own in longest.items() if name != process.name]
@@ -70,106 +66,13 @@ def doubts_about_brokers(folder: RunFolder) -> Iterator[str]:
     if not folder.is_foreign:
         for process in folder.processes:
             if process.is_load or process in running:
-                yield from _check_output(folder, process)
+                yield from check_output(folder, process)
     if folder.is_witnessed:
         found = {process.name for process in running}
         roles = folder.manifest.get("roles") or {}
         for name in sorted(brokers - found):
             if name in roles:
                 yield doubt("missing_file", file=f"raw/*/{name}", other=MANIFEST)
-
-
-def _check_output(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
-    """Yield processes that printed the traceback of a mistake of their own."""
-    name = f"{process.place}/stderr.log"
-    try:
-        with (process.path / "stderr.log").open("rb") as file:
-            printed = file.read(_MOST_PRINTED)
-    except OSError:
-        return
-    if _TRACEBACK in printed:
-        yield differ(name, MANIFEST, "the end", "a traceback", folder.manifest.get("state"))
-
-
-def _check_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
-    name = f"{process.place}/exit.json"
-    kills = [row for row in faults_at(folder, process.name) if row["verb"] in KILLING_VERBS]
-    ended = [row for row in kills if row.get("t_observed_ns") is not None]
-    any_exits = any(other.has("exit.json") for other in folder.processes)
-    if not process.has("exit.json"):
-        if ended and (folder.is_witnessed or any_exits):
-            yield doubt("missing_file", file=name, other=FAULTS)
-        return
-    stated = process.document("exit.json")
-    if stated.get("process") != process.name:
-        yield differ(name, process.place, "process", stated.get("process"), process.name)
-    cause = str(stated.get("exit_cause"))
-    if cause.startswith("fault:"):
-        # Of a fault that ends several brokers, each names itself behind an "@".
-        named = cause.removeprefix("fault:").removesuffix(f"@{process.name}")
-        matching = [row for row in kills if named == row["fault_id"]]
-        if not matching:
-            yield doubt("exit_of_no_fault", file=name, cause=cause, other=FAULTS)
-            return
-        yield from _check_end(folder, process, name, stated, matching[0])
-    elif (folder.manifest.get("state") == "complete" and stated.get("state") == "exited") or (
-        ended and cause == "planned" and not folder.is_foreign
-    ):
-        yield doubt("exit_of_no_fault", file=name, cause=cause, other=FAULTS)
-    if stated.get("t_start_ns", 0) > stated.get("t_exit_ns", 0):
-        yield differ(name, name, "t_start_ns", stated.get("t_start_ns"), stated.get("t_exit_ns"))
-
-
-def _check_end(
-    folder: RunFolder, process: ProcessFolder, name: str, stated: Line, row: Line
-) -> Iterator[str]:
-    fault = row["fault_id"]
-    signals = {"KILL": 9, "TERM": 15, "INT": 2, "HUP": 1}
-    wanted = signals.get(str((row.get("params") or {}).get("signal", "KILL")))
-    if row["verb"] == "kill" and wanted == 9 and stated.get("exit_signal") != 9:
-        yield differ(name, FAULTS, f"signal of {fault}", stated.get("exit_signal"), 9)
-    seen = _find_pid(row, process.name)
-    if seen is not None and stated.get("pid") != seen:
-        yield differ(name, FAULTS, f"pid after {fault}", stated.get("pid"), seen)
-    if stated.get("state") != "exited":
-        yield differ(name, FAULTS, f"state after {fault}", stated.get("state"), "exited")
-    at_ns = stated.get("t_exit_ns")
-    applied_ns = stamp_of(folder, row, "applied", last=False)
-    observed_ns = stamp_of(folder, row, "observed")
-    requested_ns = row.get("t_requested_ns")
-    if not isinstance(at_ns, int) or applied_ns is None or observed_ns is None:
-        return
-    exit_ns = folder.timeline.to_timeline(at_ns, process.host)
-    from_ns = applied_ns if requested_ns is None else requested_ns - folder.origin_ns
-    reference = (folder.manifest.get("clock") or {}).get("host_id", process.host)
-    error_ns = folder.timeline.error_ns(process.host, reference)
-    if error_ns is None:
-        return
-    slack_ns = _SLACK_NS if row["verb"] in MACHINE_VERBS else _REAPED_NS
-    if not from_ns - error_ns - slack_ns <= exit_ns <= observed_ns + error_ns + slack_ns:
-        yield differ(name, FAULTS, f"end by {fault}", exit_ns, observed_ns)
-    started_ns = stated.get("t_start_ns")
-    restarts = [
-        stamp_of(folder, other, "applied")
-        for other in faults_at(folder, process.name)
-        if other["verb"] == "restart"
-    ]
-    if isinstance(started_ns, int):
-        began_ns = folder.timeline.to_timeline(started_ns, process.host)
-        first = folder.phase_ns("warmup")
-        if first is not None and began_ns > first[0] - folder.origin_ns and not restarts:
-            yield differ(name, FAULTS, "t_start_ns", began_ns, "no restart before")
-
-
-def _find_pid(row: Line, broker: str) -> Any:
-    """Return the process that a fault ended, by its evidence; None if it names none."""
-    try:
-        seen = parse_json(str(row.get("evidence")))
-    except ValueError:
-        return None
-    if isinstance(seen, Mapping) and isinstance(seen.get(broker), Mapping):
-        seen = seen[broker]
-    return seen.get("pid") if isinstance(seen, Mapping) else None
 
 
 def _check_statistics(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
@@ -351,34 +254,41 @@ def _check_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         event = line.get("event")
         if event in ("run_begun", "run_ended") and line.get("run_id") != run_id:
             yield differ(name, MANIFEST, "run_id", line.get("run_id"), run_id)
-        if event == "run_begun" and line.get("broker") != process.name:
-            yield differ(name, MANIFEST, "broker", line.get("broker"), process.name)
-        if event == "run_begun" and "parameters" in line:
-            yield from _check_parameters(folder, name, line["parameters"])
-        elif (
-            event == "run_begun"
-            and folder.rolling_ns is None
-            and (other := _find_parameters(folder))
-        ):
-            yield doubt("missing_line", file=name, what="parameters", other=other)
+        if event == "run_begun":
+            yield from _check_beginning(folder, process, name, line)
         if event in _WRONG:
             at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
             why = str(line.get("cause") or line.get("reason"))
-            yield doubt("broker_said", file=name, event=event, why=why[:100], s=at_ns / 1e9)
+            yield doubt("broker_logged", file=name, event=event, why=why[:100], s=at_ns / 1e9)
         if event == "fault_applied":
-            # Of a fault that several brokers apply, each names itself behind an "@".
+            # Each broker names itself behind an "@" if several brokers apply a fault.
             row = faults.get(str(line.get("fault_id")).partition("@")[0])
-            if row is None:
-                yield doubt("not_in_log", fault=line.get("fault_id"), one=name, other=FAULTS)
-            elif row["verb"] != line.get("verb"):
-                yield differ(
-                    name, FAULTS, f"verb of {row['fault_id']}", line.get("verb"), row["verb"]
-                )
-            # An end of a link stops its output, and a broker both input and output.
-            direction = "out" if line.get("peer") else "both"
-            if line.get("direction", direction) != direction:
-                subject = f"direction of {line.get('fault_id')}"
-                yield differ(name, name, subject, line["direction"], direction)
+            yield from _check_applied(name, line, row)
+
+
+def _check_beginning(
+    folder: RunFolder, process: ProcessFolder, name: str, line: Line
+) -> Iterator[str]:
+    """Yield differences of the broker and its parameters at the start of a run."""
+    if line.get("broker") != process.name:
+        yield differ(name, MANIFEST, "broker", line.get("broker"), process.name)
+    if "parameters" in line:
+        yield from _check_parameters(folder, name, line["parameters"])
+    elif folder.rolling_ns is None and (other := _find_parameters(folder)):
+        yield doubt("missing_line", file=name, what="parameters", other=other)
+
+
+def _check_applied(name: str, line: Line, row: Line | None) -> Iterator[str]:
+    """Yield differences between an applied fault and its row of the fault log."""
+    if row is None:
+        yield doubt("not_in_log", fault=line.get("fault_id"), one=name, other=FAULTS)
+    elif row["verb"] != line.get("verb"):
+        yield differ(name, FAULTS, f"verb of {row['fault_id']}", line.get("verb"), row["verb"])
+    # An end of a link stops its output, and a broker both input and output.
+    direction = "out" if line.get("peer") else "both"
+    if line.get("direction", direction) != direction:
+        subject = f"direction of {line.get('fault_id')}"
+        yield differ(name, name, subject, line["direction"], direction)
 
 
 def _find_parameters(folder: RunFolder) -> str | None:
@@ -456,16 +366,28 @@ def _check_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
         return
     is_stopped = any(line.get("event") == "stopped" for line in events)
     if is_stopped and folder.rolling_ns and folder.manifest.get("state") != "complete":
-        return  # the new process was never told of a run that ended meanwhile
+        return  # the new process did not receive a run that ended meanwhile
     is_over = any(line.get("event") == "run_ended" for line in events)
     if folder.manifest.get("state") == "complete" and not is_over:
         yield doubt("missing_line", file=name, what="run_ended", other=MANIFEST)
-    run = str(folder.manifest.get("run_id")).rpartition("-")[2]
-    limit_ns = allowed_distance_ns(folder, process)
     seen: dict[tuple[str, str], list[int]] = {}
     for line in events:
         at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
         seen.setdefault((line["event"], str(line.get("peer"))), []).append(at_ns)
+    yield from _check_session_lines(folder, process, name, seen, bool(stops))
+    yield from _check_accepted(folder, process, name)
+
+
+def _check_session_lines(
+    folder: RunFolder,
+    process: ProcessFolder,
+    name: str,
+    seen: Mapping[tuple[str, str], Sequence[int]],
+    is_disturbed: bool,
+) -> Iterator[str]:
+    """Yield sessions of clients that their broker logged at another time, or did not log."""
+    run = str(folder.manifest.get("run_id")).rpartition("-")[2]
+    limit_ns = allowed_distance_ns(folder, process)
     for client, lines in folder.session_lines.items():
         for event, here in (("up", "session_established"), ("down", "session_lost")):
             theirs = [
@@ -477,11 +399,18 @@ def _check_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
                 yield differ("sessions.jsonl", name, f"{event} of {client}", len(theirs), len(ours))
                 continue
             far_ns = max((min(abs(a - b) for b in ours) for a in theirs), default=0)
-            if far_ns > limit_ns and not stops:
+            if far_ns > limit_ns and not is_disturbed:
                 yield doubt(
                     "sessions_apart", one="sessions.jsonl", other=name, who=client, event=event,
                     s=far_ns / 1e9,
                 )  # fmt: skip
+
+
+def _check_accepted(folder: RunFolder, process: ProcessFolder, name: str) -> Iterator[str]:
+    """Yield subscriptions that a client had accepted before its broker started them."""
+    run = str(folder.manifest.get("run_id")).rpartition("-")[2]
+    limit_ns = allowed_distance_ns(folder, process)
+    events = process.lines("events.jsonl")
     for other in folder.processes:
         for line in other.lines("subscriptions.jsonl"):
             if line["broker"] != process.name or not line.get("t_accepted_ns"):

@@ -14,8 +14,8 @@ from brokerd.protocols.registry import DEFINITIONS, core_counters, read_topology
 from results.rules.terms import doubt
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import TOPOLOGY, WORKLOAD, ProcessFolder, RunFolder
+from results.witnesses.publication_counts import has_delivered_from_zero, is_from_zero
 from results.witnesses.rows import Rows
-from results.witnesses.service import has_delivered_from_zero, is_from_zero
 
 _JITTER_NS = 1_000_000
 """A line of statistics is stamped within that time of its counts."""

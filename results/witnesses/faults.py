@@ -166,7 +166,7 @@ def _check_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
 
 
 def _check_following(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
-    """Yield steps that started before the end of the step that they follow."""
+    """Yield steps that started before the end of the preceding step."""
     step, stage = line.get("after") or ("", "")
     others = [other for other in folder.fault_rows if other["step"] == step]
     if stage != "end" or len(others) != 1 or others[0].get("healed_by") != "process-death":
@@ -338,30 +338,7 @@ def _check_stages(folder: RunFolder) -> Iterator[str]:
         if fault not in rows:
             yield doubt("not_in_log", fault=fault, one=FAULT_JOURNAL, other=FAULTS)
     for fault, row in rows.items():
-        for stage in STAGES:
-            line = lines_of.get((fault, stage), {})
-            if row.get(f"t_{stage}_ns") != line.get("t_ns"):
-                yield differ(
-                    FAULTS, FAULT_JOURNAL, f"{stage} of {fault}",
-                    row.get(f"t_{stage}_ns"), line.get("t_ns"),
-                )  # fmt: skip
-            stamps = (row.get("host_stamps") or {}).get(stage) or {}
-            if stamps != (line.get("host_stamps") or {}):
-                yield differ(
-                    FAULTS, FAULT_JOURNAL, f"host stamps of {stage} of {fault}",
-                    dict(stamps), dict(line.get("host_stamps") or {}),
-                )  # fmt: skip
-            for name in _NAMED:
-                if line and name in row and line.get(name) != row[name]:
-                    yield differ(
-                        FAULTS, FAULT_JOURNAL, f"{name} of {fault}", row[name], line.get(name)
-                    )
-        healed = [line.get("healed_by") for (of, _), line in lines_of.items() if of == fault]
-        wanted = next((value for value in reversed(healed) if value is not None), None)
-        if row.get("healed_by") != wanted:
-            yield differ(
-                FAULTS, FAULT_JOURNAL, f"healed_by of {fault}", row.get("healed_by"), wanted
-            )
+        yield from _check_row(fault, row, lines_of)
         if (fault in failed) != (row.get("state") in ("failed", "unknown")):
             yield differ(
                 FAULTS, FAULT_JOURNAL, f"state of {fault}", row.get("state"),
@@ -373,6 +350,30 @@ def _check_stages(folder: RunFolder) -> Iterator[str]:
             is_more = found is not None and least is not None and found > least
             if found != least and not (is_more and not folder.is_witnessed):
                 yield differ(FAULTS, FAULT_JOURNAL, f"{column} of {fault}", found, least)
+
+
+def _check_row(fault: str, row: Line, lines_of: Mapping[tuple[str, str], Line]) -> Iterator[str]:
+    """Yield differences between a row of the fault log and the journal."""
+    for stage in STAGES:
+        line = lines_of.get((fault, stage), {})
+        if row.get(f"t_{stage}_ns") != line.get("t_ns"):
+            yield differ(
+                FAULTS, FAULT_JOURNAL, f"{stage} of {fault}",
+                row.get(f"t_{stage}_ns"), line.get("t_ns"),
+            )  # fmt: skip
+        stamps = (row.get("host_stamps") or {}).get(stage) or {}
+        if stamps != (line.get("host_stamps") or {}):
+            yield differ(
+                FAULTS, FAULT_JOURNAL, f"host stamps of {stage} of {fault}",
+                dict(stamps), dict(line.get("host_stamps") or {}),
+            )  # fmt: skip
+        for name in _NAMED:
+            if line and name in row and line.get(name) != row[name]:
+                yield differ(FAULTS, FAULT_JOURNAL, f"{name} of {fault}", row[name], line.get(name))
+    healed = [line.get("healed_by") for (of, _), line in lines_of.items() if of == fault]
+    wanted = next((value for value in reversed(healed) if value is not None), None)
+    if row.get("healed_by") != wanted:
+        yield differ(FAULTS, FAULT_JOURNAL, f"healed_by of {fault}", row.get("healed_by"), wanted)
 
 
 def _check_evidence(
@@ -421,7 +422,7 @@ def _content(line: Line) -> str:
 
 
 def faults_at(folder: RunFolder, broker: str) -> list[Line]:
-    """Return the faults of a broker or its machine."""
+    """Return the faults of a broker or machine."""
     placed = {
         str(row["broker"]): str(row["host"])
         for row in folder.document("spec/placement.json").get("brokers", ())

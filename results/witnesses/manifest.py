@@ -32,22 +32,21 @@ from results.witnesses.folder import (
     WORKLOAD,
     RunFolder,
 )
+from results.witnesses.headline import check_headline, is_same
 from results.witnesses.promises import read_running_protocol
 from results.witnesses.rows import Rows
 
 NOT_JOURNALED: Final = ("argv", "ended_utc", "started_utc")
 """Keys of the manifest that the last line of the journal does not repeat."""
 
-LAST_COUNTERS: Final = ("resent_publications", "duplicates_received")
-"""Counters of brokers whose last values a verdict shows."""
 
 _SLACK_S = 0.001
 _LATE_S = 5.0
 """The journal has a phase later than it began, by no more than that."""
 _DRIFTED_NS = 50_000_000
+"""The error of a comparison of clocks that drift may add to the quickest round trip."""
 _COMPARED_NS = 1_000_000_000
 """Clocks are compared within that time of a stamp of the journal."""
-"""The error of a comparison of clocks that drift may add to the quickest round trip."""
 _LACKS_ALL: Final = ("the manifest and the specification", JOURNAL)
 _LACKS: Final = {
     "pubsubctl/manifest/2": ("what faults absorbed", "raw/*/*/events.jsonl"),
@@ -69,7 +68,7 @@ def doubts_about_manifest(folder: RunFolder, rows: Rows) -> Iterator[str]:
     yield from _check_roles(folder)
     yield from _check_journal(folder)
     yield from _check_drain(folder)
-    yield from _check_headline(folder, rows)
+    yield from check_headline(folder, rows)
 
 
 def _differ(other: str, subject: str, found: Any, wanted: Any, one: str = MANIFEST) -> str:
@@ -385,7 +384,7 @@ def _check_journal(folder: RunFolder) -> Iterator[str]:
         yield doubt("missing_line", file=JOURNAL, what="the specification", other=MANIFEST)
     for line in stated:
         for key, name in (("digest", "specification_digest"), ("promises", "promises")):
-            if not _is_same(line.get(key), manifest.get(name)):
+            if not is_same(line.get(key), manifest.get(name)):
                 yield _differ(JOURNAL, name, manifest.get(name), line.get(key))
     end = next((line for line in reversed(lines) if line.get("what") == "end"), None)
     if end is None:
@@ -446,16 +445,8 @@ def _check_repeated(folder: RunFolder, repeated: Mapping[str, Any] | None) -> It
         return
     stated = {key: value for key, value in folder.manifest.items() if key not in NOT_JOURNALED}
     for key in sorted({*stated} | {*repeated}):
-        if not _is_same(stated.get(key), repeated.get(key)):
+        if not is_same(stated.get(key), repeated.get(key)):
             yield _differ(JOURNAL, key, stated.get(key), repeated.get(key))
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    return type(one) is type(other) and bool(one == other)
 
 
 def _check_drain(folder: RunFolder) -> Iterator[str]:
@@ -474,78 +465,3 @@ def _check_drain(folder: RunFolder) -> Iterator[str]:
         yield _differ(MANIFEST, "drain.ended_by", drain["ended_by"], "nothing to wait for")
     if drain["ended_by"] not in ("evidence", "silence", "bound", "timeout"):
         yield _differ(MANIFEST, "drain.ended_by", drain["ended_by"], "evidence")
-
-
-def _statistics(folder: RunFolder) -> dict[str, int]:
-    """Return the sums of broker counters: ended sessions between brokers, and the last totals."""
-    found = dict.fromkeys(("sessions_lost", *LAST_COUNTERS), 0)
-    for process in folder.processes:
-        lines = process.lines("stats.jsonl")
-        counts = [line["broker_sessions_lost"] for line in lines if "broker_sessions_lost" in line]
-        steps = pairwise(counts)
-        found["sessions_lost"] += sum(max(0, now - before) for before, now in steps)
-        for name in LAST_COUNTERS:
-            found[name] += lines[-1].get(name, 0) if lines else 0
-    return found
-
-
-# --- The headline ---------------------------------------------------------------------------
-
-
-def _check_headline(folder: RunFolder, rows: Rows) -> Iterator[str]:
-    headline = folder.manifest.get("headline")
-    if headline is None:
-        if folder.is_witnessed and not folder.is_simulated and rows.headline is not None:
-            yield _differ("*.rec", "headline", None, rows.headline.published)
-        return
-    pairs: list[tuple[str, str, Any, Any]] = []
-    totals: dict[str, int] = {}
-    for process in folder.processes:
-        if process.has("online.json"):
-            for kind, n in process.document("online.json").get("totals", {}).items():
-                totals[kind] = totals.get(kind, 0) + n
-    online = headline.get("online")
-    # A load generator without subscribers has nothing to report, and leaves no file. The reports of
-    # others arrived, and their files may not have been fetched.
-    is_empty = isinstance(online, dict) and not any(online.values())
-    if not totals and (is_empty or any(each.is_uncollected for each in folder.processes)):
-        totals = online or {}
-    pairs.append(("online.json", "online", online, totals))
-    statistics = _statistics(folder)
-    for key, value in statistics.items():
-        if key in headline:
-            pairs.append(("stats.jsonl", key, headline[key], value))
-    counted = rows.headline
-    phase = folder.phase_ns("measure")
-    if counted is not None and phase is not None:
-        length_ns = phase[1] - phase[0]
-        pairs += [
-            ("publications.rec", "published", headline.get("published"), counted.published),
-            ("deliveries.rec", "delivered", headline.get("delivered"), counted.delivered),
-            (
-                "deliveries.rec", "delivered_per_s", headline.get("delivered_per_s"),
-                counted.delivered * 1e9 / length_ns,
-            ),
-        ]  # fmt: skip
-        new_per_s = (counted.delivered - counted.earlier) * 1e9 / length_ns
-        if "delivered_earlier" in headline:
-            earlier = headline["delivered_earlier"]
-            pairs.append(("publications.rec", "delivered_earlier", earlier, counted.earlier))
-        if "delivered_new_per_s" in headline:
-            stated = headline["delivered_new_per_s"]
-            pairs.append(("publications.rec", "delivered_new_per_s", stated, new_per_s))
-        for key, records in (
-            ("response_us", "deliveries.rec"), ("service_us", "deliveries.rec"),
-            ("acknowledged_us", "acks.rec"),
-        ):  # fmt: skip
-            found = getattr(counted, key)
-            if found is not None and key in headline:
-                pairs.append((records, key, headline[key], found))
-    saturated = folder.manifest.get("loadgen_saturated")
-    pairs.append((MANIFEST, "saturated", headline.get("saturated"), saturated))
-    if "limited_by" in folder.manifest:
-        limited = folder.manifest["limited_by"]
-        pairs.append((MANIFEST, "limited_by", headline.get("limited_by"), limited))
-    for other, subject, found, wanted in pairs:
-        if not _is_same(found, wanted):
-            yield _differ(other, f"headline.{subject}", found, wanted)

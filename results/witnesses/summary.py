@@ -61,7 +61,7 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
 
 
 def _check_answers(process: ProcessFolder, rows: Rows) -> Iterator[str]:
-    """Yield files with acknowledgements before their publications, or with two of one number."""
+    """Yield files with acknowledgements before publications, or with two per number."""
     for subject, counts in (
         ("answers before their publication", rows.early_answers),
         ("numbers with two answers", rows.repeated_answers),
@@ -108,7 +108,7 @@ def _list_returns(folder: RunFolder, client: str) -> list[int]:
 
 
 def _check_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
-    """Yield sidecars with other columns, or with other sources of one publisher."""
+    """Yield sidecars with other columns, or with other sources of a publisher."""
     first: tuple[str, Any] | None = None
     for layout, columns in _COLUMNS.items():
         name = f"{process.place}/{layout}.rec.json"
@@ -269,7 +269,6 @@ def _check_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
         if entry.get("failover")
         for broker in entry["at"]
     }
-    named = dict(rows.client_of.items())
     for client, (_, home) in folder.clients.items():
         lines = folder.session_lines.get(client, ())
         if not lines and not folder.is_of_processes:
@@ -280,30 +279,46 @@ def _check_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
         elsewhere = {broker for _, _, broker in lines} - {home}
         if elsewhere and client not in roams and home not in failover:
             yield differ("sessions.jsonl", WORKLOAD, f"broker of {client}", sorted(elsewhere), home)
+    yield from _check_events(folder)
+    for process in folder.processes if folder.is_of_processes else ():
+        yield from _check_requests(folder, process)
+        yield from _check_numbers(process)
+    yield from _check_publishers(folder, rows)
+
+
+def _check_events(folder: RunFolder) -> Iterator[str]:
+    """Yield clients that the workload does not have, and sessions without a start or an end."""
     for client, lines in folder.session_lines.items():
         if client not in folder.clients:
-            yield doubt("not_asked", who=f"client {client} of sessions.jsonl")
+            yield doubt("not_in_workload", who=f"client {client} of sessions.jsonl")
         events = [event for _, event, _ in lines]
         is_over = folder.is_of_processes and folder.manifest.get("state") == "complete"
         if is_over and events[-1] != "down" and not folder.is_foreign:
             yield differ("sessions.jsonl", MANIFEST, f"last event of {client}", "up", "down")
         if events and events[0] != "up":
             yield differ("sessions.jsonl", WORKLOAD, f"first event of {client}", events[0], "up")
-    for process in folder.processes if folder.is_of_processes else ():
-        for line in process.lines("subscriptions.jsonl"):
-            requested_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
-            ups = folder.session_lines.get(str(line["subscriber"]), ())
-            issued_ns = folder.timeline.to_timeline(requested_ns or 0, process.host)
-            if (
-                not requested_ns
-                or (accepted_ns and accepted_ns < requested_ns)
-                or (ups and issued_ns < ups[0][0] - _SLACK_NS)
-            ):
-                yield differ(
-                    f"{process.place}/subscriptions.jsonl", "sessions.jsonl",
-                    f"times of {line['sub_id']}", (requested_ns, accepted_ns), ups[:1],
-                )  # fmt: skip
-        yield from _check_numbers(process)
+
+
+def _check_requests(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+    """Yield subscriptions that were requested without a session, or accepted before."""
+    for line in process.lines("subscriptions.jsonl"):
+        requested_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
+        ups = folder.session_lines.get(str(line["subscriber"]), ())
+        issued_ns = folder.timeline.to_timeline(requested_ns or 0, process.host)
+        if (
+            not requested_ns
+            or (accepted_ns and accepted_ns < requested_ns)
+            or (ups and issued_ns < ups[0][0] - _SLACK_NS)
+        ):
+            yield differ(
+                f"{process.place}/subscriptions.jsonl", "sessions.jsonl",
+                f"times of {line['sub_id']}", (requested_ns, accepted_ns), ups[:1],
+            )  # fmt: skip
+
+
+def _check_publishers(folder: RunFolder, rows: Rows) -> Iterator[str]:
+    """Yield sources that published before or after the sessions of their clients."""
+    named = dict(rows.client_of.items())
     for (source, incarnation), of in rows.sources.items():
         lines = folder.session_lines.get(named.get(source, ""), ())
         if lines and of.first_ns + _SLACK_NS < lines[0][0]:

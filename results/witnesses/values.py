@@ -93,7 +93,7 @@ def _check_statistics(process: ProcessFolder) -> Iterator[str]:
 
 
 def _check_lateness(name: str, lines: Sequence[Line]) -> Iterator[str]:
-    """Yield seconds of few publications whose p99 lateness is far below the largest lateness."""
+    """Yield seconds of few publications with a p99 lateness far below the largest one."""
     for before, line in pairwise(lines):
         sent = line.get("sent", 0) - before.get("sent", 0)
         usual_us, largest_us = line.get("late_p99_us"), line.get("late_max_us")

@@ -19,6 +19,7 @@ _NOT_DEPLOYED = ("brokerd.protocols.*.checks",)
 
 _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.definition",
+    "brokerd.protocols.extensions",
     "brokerd.protocols.interface",
     "brokerd.protocols.parts.clients",
     "brokerd.protocols.parts.deadlines",

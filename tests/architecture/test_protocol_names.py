@@ -36,7 +36,8 @@ PROTOCOL_PATHS = (
 
 # The bounds of named logs are kept alike by a core, its disk and the simulated one.
 _SEAM = tuple(
-    f"brokerd.protocols.{name}" for name in ("interface", "definition", "registry", "parts.bounds")
+    f"brokerd.protocols.{name}"
+    for name in (*("interface", "extensions", "definition", "registry", "parts.bounds"),)
 )
 
 

@@ -10,7 +10,7 @@ from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import CRASH, DISCONNECT, ROAM, SLOW
 from brokerd.protocols.interface import CoreStatus
 from fault_injection.apply.backends import ClientFaults
-from fault_injection.apply.evidence import observe_sessions_down, observer_of
+from fault_injection.apply.evidence import find_observer, observe_sessions_down
 from fault_injection.apply.injector import Fault, MissingEffect
 from fault_injection.schedule.targets import Target
 
@@ -37,7 +37,7 @@ def faults_on(row: dict[str, Any]) -> ClientFaults:
 
 
 def fault_of(verb: str, client: str = "s1-sub-1") -> Fault:
-    target = cast(Target, SimpleNamespace(client=client))
+    target = cast("Target", SimpleNamespace(client=client))
     return Fault("f", verb, target, parameters={"to": "s3"} if verb == ROAM else {})
 
 
@@ -152,8 +152,8 @@ def process(row: dict[str, Any], broker: str = "b1", host: str = "n1", pid: int 
 
 
 def see(verb: str, *ends: Any, machine: str = "") -> Any:
-    fault = Fault("f", verb, cast(Target, SimpleNamespace(machine=machine)))
-    return trio.run(observer_of(verb), fault, ends)
+    fault = Fault("f", verb, cast("Target", SimpleNamespace(machine=machine)))
+    return trio.run(find_observer(verb), fault, ends)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from fault_injection.apply.evidence import End, observer_of
+from fault_injection.apply.evidence import End, find_observer
 from fault_injection.apply.injector import Fault
 from fault_injection.schedule.targets import read_target
 from tests.fault_injection.test_deployed import TOPOLOGY
@@ -52,7 +52,7 @@ class FakeEnd:
 
 def seen(verb: str, *ends: FakeEnd, on: str = "c1-c2", **parameters: Any) -> bool:
     fault = Fault("f", verb, read_target(on, TOPOLOGY, verb, {}), parameters=parameters)
-    return trio.run(observer_of(verb), fault, ends) is not None
+    return trio.run(find_observer(verb), fault, ends) is not None
 
 
 def counting(broker: str, **counts: int) -> FakeEnd:

@@ -14,7 +14,7 @@ from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.durable.state import Mode
 from brokerd.simulator.world.handles import Subscription
 from tests.helpers.durable_stories import DurableStory
-from tests.helpers.told import is_told
+from tests.helpers.stories import is_story
 
 STORIES = Path(__file__).parents[1] / "protocols/durable"
 ELSEWHERE = {
@@ -52,7 +52,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("promise", ELSEWHERE)
 def test_the_test_of_each_promise_exists(promise: str) -> None:
-    assert is_told(ELSEWHERE[promise], STORIES)
+    assert is_story(ELSEWHERE[promise], STORIES)
 
 
 def told(story: DurableStory, subscription: Subscription) -> list[Deliveries | Silence | Gap]:

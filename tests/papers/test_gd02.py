@@ -11,7 +11,7 @@ import pytest
 
 from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
 from tests.helpers.gryphon_stories import PaperStory, Story, ticks_of
-from tests.helpers.told import is_told
+from tests.helpers.stories import is_story
 
 STORIES = Path(__file__).parents[1] / "protocols/gryphon"
 ELSEWHERE = {
@@ -50,7 +50,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("promise", ELSEWHERE)
 def test_the_test_of_each_promise_exists(promise: str) -> None:
-    assert is_told(ELSEWHERE[promise], STORIES)
+    assert is_story(ELSEWHERE[promise], STORIES)
 
 
 # ---------------------------------------------------------------- abstract and §1

@@ -14,7 +14,7 @@ from brokerd.protocols.multi_proxy.topics import Topics, owners
 from brokerd.simulator.world.handles import PublicationHandle
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import Story, sides
-from tests.helpers.told import is_told
+from tests.helpers.stories import is_story
 from tests.protocols.multi_proxy.test_causal_ownership import Twins
 
 STORIES = Path(__file__).parents[1] / "protocols/multi_proxy"
@@ -40,7 +40,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("promise", ELSEWHERE)
 def test_the_test_of_each_promise_exists(promise: str) -> None:
-    assert is_told(ELSEWHERE[promise], STORIES)
+    assert is_story(ELSEWHERE[promise], STORIES)
 
 
 def owners_that_stored(story: Story) -> dict[int, set[str]]:

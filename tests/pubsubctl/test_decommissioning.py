@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from bench.spec.spec import load_topology
-from brokerd.protocols.interface import Farewell
+from brokerd.protocols.extensions import Farewell
 from pubsubctl.deployment.membership import (
     DecommissionCandidate,
     _record,

@@ -16,7 +16,9 @@ from results.rules.terms import ON_TRUST
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.row_counts import rows_of
-from tests.helpers.consistent_lies import LIES, tell, unpack, with_repeated_settings
+from tests.helpers.consistent_lies import LIES
+from tests.helpers.lie_tables import tell
+from tests.helpers.settled_runs import unpack, with_repeated_settings
 
 HERE = Path(__file__).parent
 RUNS = (

@@ -13,16 +13,18 @@ from results.reference.rule import _strangers
 from results.tables.logs import _sources
 from results.witnesses import RunFolder
 from results.witnesses.brokers import _check_events, doubts_about_brokers
+from results.witnesses.client_sessions import check_client_fault, check_clients
 from results.witnesses.faults import _check_recovery
 from results.witnesses.figures import _check_lateness
 from results.witnesses.folder import ProcessFolder
+from results.witnesses.headline import check_headline
 from results.witnesses.incarnations import _check_processes, _find_restarts
 from results.witnesses.load_seconds import _check_pauses, least_quantile
-from results.witnesses.manifest import _check_headline, _check_journal, _check_roles
+from results.witnesses.manifest import _check_journal, _check_roles
 from results.witnesses.online import findings_online
 from results.witnesses.process_ends import _about_files
+from results.witnesses.publication_counts import check_totals
 from results.witnesses.rows import LaneRows, LoggedDelivery, SourceRows
-from results.witnesses.service import _check_client_fault, _check_clients, _check_totals
 from results.witnesses.sessions import _check_beginnings, _check_between, _check_counters
 from results.witnesses.shapes import doubts_about_shapes
 from results.witnesses.summary import _check_files, _check_positions, _check_redeliveries
@@ -99,7 +101,7 @@ def test_publications_may_be_lost_with_a_session_and_sent_again_to_a_slow_storag
     }  # fmt: skip
     broker: Any = SimpleNamespace(lines=lambda name: [line, last], host="h", name="b")
     folder.processes = [broker]
-    assert len([*_check_totals(folder, rows, [broker])]) == doubts
+    assert len([*check_totals(folder, rows, [broker])]) == doubts
 
 
 @pytest.mark.parametrize("first_s, silent_s, doubts", [(1, None, 0), (3, None, 1), (3, 2, 0),
@@ -276,7 +278,7 @@ def test_a_load_generator_that_was_killed_is_named_instead_of_its_missing_files(
     doubts = [*_check_files(folder, process)]
     assert [words in each for words, each in zip(found, doubts, strict=True)] == [True] * len(found)
     counts: Any = SimpleNamespace(headline=None)
-    assert [*_check_headline(folder, counts)] == []
+    assert [*check_headline(folder, counts)] == []
 
 
 @pytest.mark.parametrize("state, is_collected, n_doubts", [
@@ -298,12 +300,12 @@ def test_a_load_generator_that_was_killed_or_not_fetched_has_no_end_of_its_sessi
     folder = run_folder(tmp_path, state, files, run_id="r-x", headline={"online": online})
     folder._read["spec/workload.toml"] = {"publishers": [{"at": "c1"}]}
     broker = ProcessFolder(folder, "h", "c1", tmp_path / "raw" / "h" / "c1")
-    assert len([*_check_clients(folder, broker)]) == n_doubts
+    assert len([*check_clients(folder, broker)]) == n_doubts
     load = ProcessFolder(folder, "h", "load-pub", tmp_path / "raw" / "h" / "load-pub")
     if not is_collected:
         counts: Any = SimpleNamespace(headline=None)
         closed = [*_about_files(folder, load, {"stats.jsonl": "0"})]
-        assert len([*_check_headline(folder, counts), *closed]) == n_doubts
+        assert len([*check_headline(folder, counts), *closed]) == n_doubts
 
 
 @pytest.mark.parametrize("state, phases, is_doubted", [
@@ -430,7 +432,7 @@ def test_a_client_may_be_back_before_its_last_kill_was_due(
     }  # fmt: skip
     lines = [(0, "up", "c1"), (2 * SECOND, "down", "c1"), (13 * SECOND, "up", "c1")]
     folder: Any = SimpleNamespace(session_lines={"c1-sub-1": lines}, origin_ns=0, timeline=CLOCK)
-    assert len([*_check_client_fault(folder, row)]) == doubts
+    assert len([*check_client_fault(folder, row)]) == doubts
 
 
 @pytest.mark.parametrize("reason, doubts", [("silent", 0), ("closed_by_peer", 1)])

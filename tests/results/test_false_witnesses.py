@@ -30,9 +30,11 @@ from results.tables.manifest import read_run
 from results.tables.seals import seal
 from results.witnesses import RunFolder as WitnessFolder
 from results.witnesses import passage
-from results.witnesses.brokers import _check_exit, doubts_about_brokers, excused_silence_ns
+from results.witnesses.brokers import doubts_about_brokers, excused_silence_ns
+from results.witnesses.client_sessions import _check_ends, check_client_absences
 from results.witnesses.counters import _JITTER_NS as SLACK_NS
 from results.witnesses.counters import _check_seconds
+from results.witnesses.exits import check_exit
 from results.witnesses.figures import _check_faults
 from results.witnesses.gaps import find_broken
 from results.witnesses.load_seconds import _check_lateness
@@ -40,16 +42,9 @@ from results.witnesses.manifest import _check_length
 from results.witnesses.online import doubts_about_findings, findings_online
 from results.witnesses.passage import is_separating
 from results.witnesses.promises import find_running_protocol
+from results.witnesses.publication_counts import _is_exact, check_totals, is_from_zero
 from results.witnesses.rows import LaneRows
-from results.witnesses.service import (
-    _check_client_absences,
-    _check_ends,
-    _check_totals,
-    _is_exact,
-    is_from_zero,
-)
 from results.witnesses.sessions import _attempt_ns, _check_absences, _lasting
-from tests.helpers.consistent_lies import renew_specification, unpack
 from tests.helpers.false_witnesses import (
     ABSORB,
     AWAY,
@@ -63,6 +58,7 @@ from tests.helpers.false_witnesses.applications import write_consumers, write_da
 from tests.helpers.false_witnesses.folders import accept_loss, convert_to_version_6
 from tests.helpers.false_witnesses.lies import PUBLISHERS, events_of
 from tests.helpers.forged_folders import RunFolder
+from tests.helpers.settled_runs import renew_specification, unpack
 from tests.results.test_forged_runs import on_spark
 
 if TYPE_CHECKING:
@@ -167,9 +163,9 @@ def test_the_exit_of_a_broker_on_a_lost_machine_is_the_one_of_the_fault() -> Non
             to_timeline=lambda ns, host: ns, error_ns=lambda one, other: 0
         ),
     )  # fmt: skip
-    assert [*_check_exit(folder, process)] == []
+    assert [*check_exit(folder, process)] == []
     stated |= {"pid": 8}
-    assert len([*_check_exit(folder, process)]) == 1
+    assert len([*check_exit(folder, process)]) == 1
 
 
 @pytest.mark.parametrize(
@@ -241,7 +237,7 @@ def test_a_client_may_have_lost_its_session_before_it_is_disconnected(
         session_lines={"s1-sub-1": [(0, "up", 1), (lost_ns, "down", 1)]},
         phase_ns=lambda name: None, timeline=SimpleNamespace(to_timeline=lambda ns, host: ns),
     )  # fmt: skip
-    assert len([*_check_client_absences(folder)]) == doubts
+    assert len([*check_client_absences(folder)]) == doubts
 
 
 @pytest.mark.parametrize("state, doubts", [("complete", 1), ("partial", 0)])
@@ -467,7 +463,7 @@ def test_received_counts_equal_published_and_forwarded_counts_without_faults(
         return SimpleNamespace(lines=lambda name: (first, last), host="h")
 
     brokers = [broker(received[0], 10), broker(received[1], 0)]
-    found = [*_check_totals(folder, rows, brokers)]
+    found = [*check_totals(folder, rows, brokers)]
     assert len(found) == (doubts if len({*published}) == 1 else 0)
 
 

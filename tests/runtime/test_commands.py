@@ -11,17 +11,19 @@ import trio
 from brokerd.errors import ControlError
 from brokerd.model.identity import ClientId, StreamId
 from brokerd.model.retention_policy import RetentionPolicy
+from brokerd.protocols.extensions import (
+    ListingProtocol,
+    RetainedStream,
+    StreamRetention,
+    SubscriptionState,
+)
 from brokerd.protocols.interface import (
     RETENTION_CHANGED,
     CoreStatus,
     Effect,
     Event,
     Instant,
-    ListingProtocol,
     Record,
-    RetainedStream,
-    StreamRetention,
-    SubscriptionState,
 )
 from brokerd.runtime.commands import Commands
 

@@ -17,7 +17,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
-from brokerd.runtime.links import REFUSALS_RECORDED_PER_S
+from brokerd.runtime.admission_control import REFUSALS_RECORDED_PER_S
 from brokerd.sessions.messages import Farewell
 from brokerd.sessions.session import client_hello
 from tests.helpers.memory_links import (

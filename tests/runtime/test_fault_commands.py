@@ -9,8 +9,10 @@ import trio
 import trio.testing
 
 from brokerd.errors import ControlError
-from brokerd.runtime import commands as commands_module
-from brokerd.runtime.commands import LOSS_ACCEPTED, MAXIMUM_LEASE_MS, Commands
+from brokerd.protocols.interface import LOSS_ACCEPTED
+from brokerd.runtime import fault_commands
+from brokerd.runtime.commands import Commands
+from brokerd.runtime.fault_commands import MAXIMUM_LEASE_MS
 from brokerd.sessions.link_faults import LinkFaults
 
 PEERS = {1: "b1", 2: "b2"}
@@ -24,7 +26,7 @@ class Room:
     def __init__(self, *, fault_injection: bool = True) -> None:
         self.faults = LinkFaults()
         self.lines: list[tuple[str, dict[str, Any]]] = []
-        self.told: list[str] = []
+        self.published: list[str] = []
         self.changes = 0
         parts: Any = SimpleNamespace(
             faults=self.faults,
@@ -35,7 +37,9 @@ class Room:
             fault_injection=fault_injection,
         )
         self.commands = Commands(parts, cast("Any", None), parts, parts, parts, parts, parts)
-        self.commands.publish_event = lambda event, details: self.told.append(details["fault_id"])
+        self.commands.faults.publish_event = lambda event, details: self.published.append(
+            details["fault_id"]
+        )
 
     def _change(self) -> None:
         self.changes += 1
@@ -52,7 +56,7 @@ def test_a_history_of_faults_has_the_effects_of_a_table(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = Random(seed)
-    monkeypatch.setattr(commands_module, "HEALED_KEPT", 2)
+    monkeypatch.setattr(fault_commands, "HEALED_KEPT", 2)
 
     async def story() -> None:
         room = Room()
@@ -95,7 +99,7 @@ def test_a_history_of_faults_has_the_effects_of_a_table(
                     assert found["healed"] == end(fault_id)
                     assert found["counters"].get("absorbed_messages") == was
                 case "expire":
-                    room.commands.fault_expired(fault_id)
+                    room.commands.faults.expire(fault_id)
                     end(fault_id)
                 case _:
                     number = next(each for each, name in PEERS.items() if name == peer)
@@ -107,7 +111,7 @@ def test_a_history_of_faults_has_the_effects_of_a_table(
             assert shown == {**ended, **{each: counted[each] for each in active}}
             assert {each.fault_id for each in room.faults} == {*active}
         assert room.logged("fault_applied") == applied
-        assert room.logged("fault_healed") == room.told == healed
+        assert room.logged("fault_healed") == room.published == healed
         assert room.changes == len(applied) + len(healed)
 
     trio.run(story)

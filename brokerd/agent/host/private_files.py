@@ -146,7 +146,7 @@ def holder_text(root: Path) -> str:
 
 
 def _describe_wait(held_for: str, purpose: str) -> str:
-    """Return the advice to an operator whose command has to wait for another."""
+    """Return the advice for an operator while a command waits for another one."""
     if purpose.startswith("inject ") and held_for.startswith("bench "):
         return (
             "faults during a run belong to its schedule (`bench WORKLOAD --faults FILE`); for "

@@ -36,11 +36,11 @@ from brokerd.protocols.delta_tree.relays import (
     RelayRequests,
 )
 from brokerd.protocols.delta_tree.sessions import Reach
+from brokerd.protocols.extensions import CoreWrapper
 from brokerd.protocols.interface import (
     FIRST_INNER_SESSION,
     CloseSession,
     CoreStatus,
-    CoreWrapper,
     DeadlineReached,
     DeliveryProtocol,
     Effect,

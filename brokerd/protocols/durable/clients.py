@@ -208,9 +208,8 @@ class DurableClients:
             return
         client, message = admission.client, admission.message
         self._resume(client, message)
-        lineage = self.table.lineage
-        if lineage and message.resume and (over := self.own.unstated(client, message, lineage)):
-            self._subscriptions.end(client, over)
+        if self.table.lineage and message.resume:
+            self._subscriptions.end_unstated(client, message)
         lost = self.table.lost_publications(message, self._durable(message.source))
         if lost is not None:
             self._gryphon.publish(lost, lambda: None)

@@ -52,6 +52,12 @@ from brokerd.protocols.durable.state import (
     VolatileState,
 )
 from brokerd.protocols.durable.subscriptions import HostingParts, Subscriptions
+from brokerd.protocols.extensions import (
+    Farewell,
+    RetainedStream,
+    StreamRetention,
+    SubscriptionState,
+)
 from brokerd.protocols.gryphon import (
     EVERYWHERE,
     LOG,
@@ -71,17 +77,13 @@ from brokerd.protocols.interface import (
     DeadlineReached,
     Effect,
     Event,
-    Farewell,
     Instant,
     RecordsRead,
-    RetainedStream,
     RetentionChanged,
     SessionEstablished,
     SessionLost,
     Started,
-    StreamRetention,
     SubscriptionEnded,
-    SubscriptionState,
 )
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
 from brokerd.protocols.parts.clients.table import ClientTable
@@ -350,7 +352,7 @@ class Durable:
             self.retention.schedule()
 
     def _settle_release(self, stream: Stream) -> None:
-        """Announce what is released here and below, or release events of a pubend here."""
+        """Announce the released ticks of this subtree, or release events of a local pubend."""
         if self.release.settle(stream):
             self.gryphon.settle(stream)
 

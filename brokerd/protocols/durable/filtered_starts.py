@@ -24,7 +24,7 @@ from brokerd.protocols.interface import Change, Commit
 
 @dataclass(slots=True, eq=False)
 class PendingStart:
-    """A subscription whose predicate is not at all pubends yet.
+    """A subscription that some pubends lack the predicate of.
 
     Attributes:
         uncommitted: see DurableClient.

@@ -24,7 +24,7 @@ from brokerd.protocols.gryphon import (
 class StoredEvents(RetainedEvents):
     """Stored events of one stream, with their weight.
 
-    Simulations bound these runs by the limit of the store, and all others by what is live.
+    Simulations bound these runs by the limit of the store, and other runs by live events.
     """
 
     __slots__ = ()

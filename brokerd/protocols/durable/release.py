@@ -20,6 +20,7 @@ from brokerd.protocols.durable.holds import Holds
 from brokerd.protocols.durable.messages import Released
 from brokerd.protocols.durable.passed_events import PassedEvents, weigh
 from brokerd.protocols.durable.retention import Retention
+from brokerd.protocols.extensions import RetainedStream
 from brokerd.protocols.gryphon import (
     EVERYWHERE,
     AckExpected,
@@ -30,7 +31,7 @@ from brokerd.protocols.gryphon import (
     check_ticks,
 )
 from brokerd.protocols.gryphon.core import Gryphon
-from brokerd.protocols.interface import Instant, RetainedStream
+from brokerd.protocols.interface import Instant
 
 RELEASE: Final = "release"
 

@@ -20,6 +20,7 @@ from brokerd.protocols.durable.messages import LOST, Origins
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.passed_events import weigh
 from brokerd.protocols.durable.state import RETENTION
+from brokerd.protocols.extensions import StreamRetention
 from brokerd.protocols.gryphon import (
     EVENT_BYTES,
     TICK_NS,
@@ -27,14 +28,7 @@ from brokerd.protocols.gryphon import (
     ticks_in,
 )
 from brokerd.protocols.gryphon.core import Gryphon
-from brokerd.protocols.interface import (
-    RETENTION_CHANGED,
-    Change,
-    Instant,
-    Record,
-    RetentionChanged,
-    StreamRetention,
-)
+from brokerd.protocols.interface import RETENTION_CHANGED, Change, Instant, Record, RetentionChanged
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 RETAINED: Final = "retained"

@@ -137,12 +137,15 @@ class DurableSubscription(OwnSubscription):
         unwritten: True while the row of a later generation is under way.
         uncommitted: the most events that the application may receive before a commit, if this
             broker stores the token; 0 if the client does.
+        confirmed: the lineage of this broker in which a client has requested the subscription; see
+            Started. Else it is of an older copy of the state, and may have ended since.
     """
 
     identity: int = 0
     generation: int = 0
     unwritten: bool = False
     uncommitted: int = 0
+    confirmed: int = 0
     accepted: bool = False
     is_attached: bool = False
     presented: dict[StreamId, int] = field(default_factory=dict)

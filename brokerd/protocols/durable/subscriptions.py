@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from brokerd.model.client_messages import Subscribe, Subscribed
+from brokerd.model.client_messages import Connect, Subscribe, Subscribed
 from brokerd.model.identity import ClientId, StreamId
 from brokerd.model.predicate_text import format_predicate
 from brokerd.protocols.durable.catchup_streams import CatchupStreams
@@ -39,10 +39,12 @@ from brokerd.protocols.durable.state import (
     lane_key,
     subscription_row,
 )
+from brokerd.protocols.extensions import SubscriptionState
 from brokerd.protocols.gryphon import InFlightEvents
 from brokerd.protocols.gryphon.core import Gryphon
-from brokerd.protocols.interface import Change, Commit, Instant, SubscriptionState
+from brokerd.protocols.interface import Change, Commit, Instant
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS, OwnSubscriptions
+from brokerd.protocols.parts.clients.restored_subscriptions import revoke_unstated
 from brokerd.protocols.parts.clients.table import ClientTable
 
 
@@ -136,6 +138,21 @@ class Subscriptions:
         is_alike = bool(local.uncommitted) == bool(client.uncommitted)
         is_alike = is_alike and local.predicate == message.predicate
         return local.confirmed != self._table.lineage and not is_alike
+
+    def end_unstated(self, client: DurableClient, message: Connect) -> None:
+        """End the subscriptions of an older copy that a connecting client does not state.
+
+        No session has claimed a subscription from disk. A subscription that was requested since
+        the loss has not ended: a client without memory may request it later.
+        """
+        lineage = self._table.lineage
+        doubtful = [
+            local
+            for local in client.subscriptions.values()
+            if not local.claimed and local.confirmed != lineage
+        ]
+        if over := revoke_unstated(self._gryphon, client, message, doubtful):
+            self.end(client, over)
 
     def start_ready(self) -> None:
         """Create the waiting subscriptions with predicates at all pubends."""

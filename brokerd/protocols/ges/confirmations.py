@@ -183,7 +183,7 @@ class Confirmations:
         return [Send(peer, ProfileReached(origin, last, through, lost is None or through > lost))]
 
     def owed_to(self, peer: BrokerNumber, origin: BrokerNumber) -> list[PendingVersion]:
-        """Return the versions whose confirmation a neighbour awaits, in order."""
+        """Return the versions that a neighbour awaits confirmations of, in order."""
         waiting = self._pending.get(origin, ())
         return sorted(
             (each for each in waiting if each.sender == peer), key=lambda each: each.version

@@ -188,7 +188,11 @@ class Fragment:
     ) -> None:
         place = neighbours.place
         self.is_closed = False
-        self.counters = {"clients_sent_out": 0, "came_apart": 0, "members_failed": 0}
+        self.counters = {
+            "partitioned_clients_redirected": 0,
+            "clusters_partitioned": 0,
+            "members_failed": 0,
+        }
         self._policy = parameters.partition_policy
         self._home = place.address
         self._stays_until_ns = 0
@@ -269,7 +273,7 @@ class Fragment:
             self.counters["members_failed"] += len(self._failed)
             self._checked_changes = -1
             return [*self.look(now_ns)]
-        self.counters["came_apart"] += 1
+        self.counters["clusters_partitioned"] += 1
         if self._policy == READDRESS:
             return [Separation(tuple(self._part()))]
         self.is_closed = True
@@ -304,7 +308,7 @@ class Fragment:
             if name not in self._redirected and (beyond or across):
                 self._redirected[name] = None
                 redirects.append(RedirectClient(name, (*beyond, *across)))
-                self.counters["clients_sent_out"] += 1
+                self.counters["partitioned_clients_redirected"] += 1
         return redirects
 
     def _part(self) -> dict[Address, None]:

@@ -498,7 +498,7 @@ class RoamingClients:
             self._confirm(step.ended)
 
     def _displace(self, report: EndReport | None) -> bool:
-        """End the session of a client whose end a storage ignores; return False if it has ended.
+        """End the session of a client with an end that a storage ignores; False without a session.
 
         The client has not received the end, so it requests the end again on its return. A client
         that has departed does not return.

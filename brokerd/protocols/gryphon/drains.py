@@ -78,7 +78,7 @@ class Drains:
         self._deadlines.set((DRAINS, None), now_ns)
 
     def find_lacking(self, now_ns: Instant) -> list[Stream]:
-        """Return the streams whose ends the caller requests, and repeat that later."""
+        """Return the streams with ends to request now; a deadline repeats the request."""
         lacking = {
             identity: self._streams.get(identity)
             for through in self.waiting.values()

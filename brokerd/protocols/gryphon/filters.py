@@ -140,7 +140,7 @@ class FilterExchange:
         self._beginning_routes.on_session_change(peer)
 
     def on_links(self) -> list[Effect]:
-        """Return changes and beginnings whose route leads over other neighbours than before."""
+        """Return changes and beginnings with a route over other neighbours than before."""
         if not self._table.is_on:
             return []
         return [*self.change_routes.on_links(), *self._beginning_routes.on_links()]

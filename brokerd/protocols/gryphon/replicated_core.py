@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.extensions import CoreWrapper, Farewell
 from brokerd.protocols.gryphon.copies import Copies
 from brokerd.protocols.gryphon.definition import COPIES, LOG
 from brokerd.protocols.gryphon.messages import CopyRequest, CopyState, CopyStored, CopyWrites
@@ -37,12 +38,10 @@ from brokerd.protocols.interface import (
     CloseSession,
     Commit,
     CoreStatus,
-    CoreWrapper,
     DeadlineReached,
     DeliveryProtocol,
     Effect,
     Event,
-    Farewell,
     Instant,
     LogEnds,
     MessageReceived,

@@ -53,6 +53,7 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
 from brokerd.protocols.parts.clients.progress import SUBSCRIBER_PROGRESS
 from brokerd.protocols.parts.clients.restored_subscriptions import (
     CONFIRMED,
+    Confirmation,
     RestoredSubscriptions,
     confirmed_subscription,
 )
@@ -216,16 +217,12 @@ class Clients:
 
     def _confirm(self, client: Client, local: OwnSubscription) -> None:
         """Continue a subscription of an older copy once its confirmation is on disk."""
-        session = client.session
-        row = self._restored.request(local, session, self.table.lineage)
-        self._disk.commit((row,), partial(self._on_confirmed, client, local, session))
+        confirmation = self._restored.request(client, local, self.table.lineage)
+        self._disk.commit(confirmation.changes, partial(self._on_confirmed, confirmation))
 
-    def _on_confirmed(self, client: Client, local: OwnSubscription, session: int) -> None:
-        if local.is_over:
-            return
-        self._restored.confirm(client, local)
-        if client.connected and client.session == session:
-            self._claim(client, local)
+    def _on_confirmed(self, confirmation: Confirmation) -> None:
+        if self._restored.confirm(confirmation):
+            self._claim(confirmation.client, confirmation.local)
 
     def _claim(self, client: Client, local: OwnSubscription) -> None:
         local.claimed = client.session

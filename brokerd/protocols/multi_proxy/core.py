@@ -11,11 +11,11 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.protocols.definition import CoreContext
+from brokerd.protocols.extensions import Farewell
 from brokerd.protocols.interface import (
     BrokerDecommissioned,
     CoreStatus,
     DeadlineReached,
-    Farewell,
     Instant,
     MessageReceived,
     OpenFailed,

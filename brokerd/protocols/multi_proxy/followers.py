@@ -145,7 +145,7 @@ class Followers:
 
 
 class Restatements:
-    """The access brokers that have to state again what they follow.
+    """Access brokers that must restate the topics that they follow.
 
     Args:
         homes: all brokers, which are access brokers of their clients.

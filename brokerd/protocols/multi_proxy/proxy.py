@@ -172,7 +172,7 @@ class Proxy:
         self._learn(peer, message.owners)
 
     def _learn(self, peer: BrokerNumber, owners: Sequence[Owner]) -> None:
-        """Take announced owners, and announce to access brokers what cannot be requested."""
+        """Record announced owners, and announce unavailable topics to access brokers."""
         self._access.check_owned(peer, owners)
         new = self._claims.learn(peer, owners)
         self._merge()

@@ -290,7 +290,7 @@ class Server:
             self._disk.append(LOG, placed.record, partial(self._store, placed, message))
 
     def _store(self, placed: PlacedRun, message: Put | None) -> None:
-        """Take publications, or a loss marker without a request, whose record is durable."""
+        """Accept publications, or a loss marker without a request, once the record is durable."""
         self.log.store(placed)
         if message is not None and placed.last is not None:
             self._report_stored(message, placed.last.through)

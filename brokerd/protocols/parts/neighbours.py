@@ -101,7 +101,7 @@ class NeighbourSessions:
         return effects
 
     def renew(self) -> list[BrokerNumber]:
-        """Return the neighbours whose sessions the caller closes, to dial again once closed."""
+        """Return the neighbours that the caller disconnects, and then dials again."""
         ended = [*self.current]
         self._closing |= self.current
         self.current.clear()

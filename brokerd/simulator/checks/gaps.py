@@ -213,7 +213,7 @@ class GapJudge:
         )
 
     def judge_late(self, publisher: Publisher, source: SourceId, sequence: int) -> None:
-        """Judge gaps of a publication whose acknowledgement was in transit during the loss."""
+        """Judge gaps of a publication that was acknowledged in transit during the loss."""
         gaps = self._unjudged.pop((source, sequence), {})
         if not self._losses.disk_view.has_lost(source, sequence):
             return

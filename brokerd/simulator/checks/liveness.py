@@ -26,10 +26,10 @@ class WhileBroken:
         self._reach = simulation_of(cluster.protocol).make_reach(
             cluster.graph, cluster.parameters, broken, cluster.removed
         )
-        self._excuse = {
+        self._excluded = {
             broker.number
             for broker in (cluster.brokers[number] for number in cluster.graph.present)
-            if not self._reach.lets_nobody_off and broker.core.status().state != "running"
+            if not self._reach.includes_recovering and broker.core.status().state != "running"
         }
 
     def missing(self) -> list[str]:
@@ -56,14 +56,14 @@ class WhileBroken:
             state = broker.core.status().state
             if state == "running" or not self._reach.recovers(number):
                 continue
-            if number not in self._excuse:
+            if number not in self._excluded:
                 yield f"{broker.name} is {state}"
 
     def _describe_undelivered(self) -> Iterator[str]:
         clients = self._cluster.clients
         for subscriber, number, started, lacking in self._cluster.oracle.obligations.find_lacking():
             home = clients[subscriber].broker
-            if home in self._excuse or subscriber in self._cluster.population.held:
+            if home in self._excluded or subscriber in self._cluster.population.held:
                 continue
             must_start = self._reach.starts(home)
             if not started and must_start:
@@ -72,7 +72,7 @@ class WhileBroken:
                 continue  # started at an earlier broker, and may not start at this one
             for publisher, missing in lacking if started else ():
                 source = clients[publisher].broker
-                if missing and source not in self._excuse and self.reaches(source, home):
+                if missing and source not in self._excluded and self.reaches(source, home):
                     yield f"{subscriber}/{number} misses {missing[:6]} of {publisher}"
 
     def _describe_unacknowledged(self) -> Iterator[str]:
@@ -84,9 +84,9 @@ class WhileBroken:
         ]
         for publisher, sequences in self._cluster.oracle.obligations.unacknowledged():
             source = clients[publisher].broker
-            if source in self._excuse:
+            if source in self._excluded:
                 continue
-            if self._excuse.isdisjoint(homes) and self._reach.acknowledges(source, homes):
+            if self._excluded.isdisjoint(homes) and self._reach.acknowledges(source, homes):
                 yield f"{publisher} has no acknowledgement of {sequences[:6]}"
 
 

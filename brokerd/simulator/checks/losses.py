@@ -145,7 +145,7 @@ class StateLosses:
             self.excuse_lost(stream, publisher)
 
     def take(self, publisher: Publisher, sequence: int) -> None:
-        """Record that a loss took a publication whose acknowledgement was in transit."""
+        """Record a lost publication with an acknowledgement in transit."""
         publisher.lost[sequence] = None
         for subscription in self._register.subscriptions.values():
             self.excuse_lost(self._register.stream(subscription, publisher), publisher)

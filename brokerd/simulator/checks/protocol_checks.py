@@ -40,10 +40,10 @@ class Reach:
             contains a lost broker.
 
     Attributes:
-        lets_nobody_off: brokers that were recovering when the links broke must finish.
+        includes_recovering: brokers that were recovering when the links broke must finish.
     """
 
-    lets_nobody_off = True
+    includes_recovering = True
 
     def __init__(
         self,

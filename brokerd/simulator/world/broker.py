@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from brokerd.model.client_messages import Redirect
 from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.protocols.extensions import CoreWrapper
 from brokerd.protocols.interface import (
     STATE_RESTORED,
     Append,
     Chop,
     CloseSession,
     Commit,
-    CoreWrapper,
     DeadlineReached,
     Deliver,
     DeliveryProtocol,

@@ -6,10 +6,9 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.operator_acts import DECOMMISSION
 from brokerd.overlay.topology import JoinedBroker, Topology
+from brokerd.protocols.extensions import DecommissioningProtocol, Farewell
 from brokerd.protocols.interface import (
     BrokerDecommissioned,
-    DecommissioningProtocol,
-    Farewell,
     OverlayChanged,
     TopologyGrown,
     TopologyShrunk,

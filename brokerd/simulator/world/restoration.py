@@ -117,7 +117,7 @@ class DiskRestoration:
         return planning_of(state.protocol).can_restore(*where, state.brokers)
 
     def _put_back_disk(self, broker: SimulatedBroker) -> None:
-        """Put back the newest disk of a broker whose replicas have lost its state, too."""
+        """Restore the newest disk of a broker after its replicas have lost the state, too."""
         if broker.alive:
             broker.kill()
         broker.disk.put_back(self._newest[broker.number])

@@ -27,7 +27,7 @@ class EndView(Protocol):
 
 
 class BrokerView(Protocol):
-    """One broker: its core while it is alive, and its established sessions by peer."""
+    """A broker: the core while the broker is alive, and established sessions by peer."""
 
     @property
     def number(self) -> BrokerNumber: ...

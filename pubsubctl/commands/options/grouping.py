@@ -171,7 +171,7 @@ def _fields_of(group: Any) -> Iterable[inspect.Parameter]:
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help text has a section per group of options."""
+    """A command with a section of help text per group of options."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters with `--help`, named, with values that need no pydantic."""
@@ -193,7 +193,7 @@ class GroupedCommand(TyperCommand):
 
 
 class GroupedVerbs(TyperGroup):
-    """A group of commands whose help text has a section per group of commands."""
+    """A group of commands with a section of help text per subgroup."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters with `--help`, named, with values that need no pydantic."""

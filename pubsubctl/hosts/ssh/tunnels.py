@@ -19,7 +19,7 @@ _CHUNK_BYTES: Final = 1 << 16
 
 
 def stream_through(channel: Any) -> socket.socket:
-    """Return a socket whose bytes a channel carries; each end closes with the other."""
+    """Return a socket that is connected to a channel; both ends close together."""
     ours, theirs = socket.socketpair()
 
     def close() -> None:

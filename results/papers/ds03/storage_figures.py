@@ -45,7 +45,7 @@ class StorageCosts:
 
 
 def pfs(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """Time and bytes to store what absent subscribers miss, by way of storage."""
+    """Time and bytes to store the events of absent subscribers, by kind of storage."""
     run = load_experiment_run(spark, Path(run_dir))
     return draw_pfs(run, stored(run.table(spark, "stored").orderBy("way", "run").collect()))
 

@@ -145,7 +145,7 @@ def _draw_messages(axes: "Axes", rows: Sequence[Row]) -> None:
 
 
 def _keeper_messages(row: Row) -> float | None:
-    """Return the messages and answers of a change whose profile only gatekeepers keep."""
+    """Return the messages and answers of a change that only gatekeepers store."""
     if row.keeper_messages is None:
         return None
     return float(row.keeper_messages + row.keeper_answers)

@@ -7,7 +7,7 @@ import pytest
 
 from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.durable_stories import fails
-from tests.helpers.told import is_told
+from tests.helpers.stories import is_story
 from tests.protocols.durable import test_consumers, test_early_release, test_returns, test_stories
 
 MUTANTS = bugs_of("durable")
@@ -266,7 +266,7 @@ def test_all_thirty_scenarios_are_listed() -> None:
 def test_every_listed_story_exists(number: int) -> None:
     _, stories = TOLD[number]
     for story in stories:
-        assert is_told(story, HERE), story
+        assert is_story(story, HERE), story
 
 
 @pytest.mark.parametrize("_, bugs, story, told", SEEN, ids=[f"{row[0]} {row[1]}" for row in SEEN])

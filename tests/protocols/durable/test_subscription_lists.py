@@ -2,7 +2,8 @@
 
 import pytest
 
-from brokerd.protocols.interface import ListingProtocol, SubscriptionEnded, SubscriptionState
+from brokerd.protocols.extensions import ListingProtocol, SubscriptionState
+from brokerd.protocols.interface import SubscriptionEnded
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.handles import Subscription
 from brokerd.units import SECOND_NS

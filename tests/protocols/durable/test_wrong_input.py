@@ -35,8 +35,8 @@ from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import SECOND_NS
 from tests.helpers.durable_cores import events, handle, relay
 from tests.helpers.gryphon_stories import paper_cells
+from tests.helpers.stories import is_story
 from tests.helpers.stream_runs import STREAM
-from tests.helpers.told import is_told
 
 MUTANTS = bugs_of("durable")
 
@@ -71,7 +71,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("what", ELSEWHERE)
 def test_every_user_error_has_a_test(what: str) -> None:
-    assert is_told(ELSEWHERE[what], TESTS)
+    assert is_story(ELSEWHERE[what], TESTS)
 
 
 @pytest.mark.parametrize(

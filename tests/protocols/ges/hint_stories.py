@@ -256,7 +256,7 @@ def a_lowest_member_that_never_returns_denies_no_service() -> None:
     parted.cluster.link("a", "b").cut()
     parted.cluster.run_for(7)
     assert "s-b" not in [client for client, _ in parted.sent[3:]], "it has gone to c already"
-    assert parted.cluster.brokers[1].core.statistics()["came_apart"] == 2
+    assert parted.cluster.brokers[1].core.statistics()["clusters_partitioned"] == 2
 
 
 def without_a_policy_clients_stay_where_they_are() -> None:

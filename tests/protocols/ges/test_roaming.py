@@ -248,10 +248,10 @@ def test_a_closed_part_reopens_without_members_that_stay_out_of_reach() -> None:
         assert part.deadlines.due(part.now_ns) == [(APART, 1)]
         assert part.fragment.on_wait_end([], part.now_ns) == [Refusal("")]
         counters = part.fragment.counters
-        assert (counters["came_apart"], counters["members_failed"]) == (turn, 2 * turn)
+        assert (counters["clusters_partitioned"], counters["members_failed"]) == (turn, 2 * turn)
         assert part.set_links((1, 2), (2, 3)) == [], "broker 0 has failed, and 3 has returned"
         assert part.rejoin() == [[], False]
-    assert part.fragment.counters["clients_sent_out"] == 4
+    assert part.fragment.counters["partitioned_clients_redirected"] == 4
 
 
 def test_a_member_that_leaves_for_good_is_not_waited_for() -> None:
@@ -283,7 +283,7 @@ def test_clients_leave_a_closed_part_only(policy: str) -> None:
     part.set_links((1, 2))
     assert ((APART, 1) in part.deadlines) == (policy != "stay")
     assert part.fragment.send_out(["x"]) == []
-    assert part.fragment.counters["clients_sent_out"] == 0
+    assert part.fragment.counters["partitioned_clients_redirected"] == 0
 
 
 # ---------------------------------------------------------------- slow brokers

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.told import is_told
+from tests.helpers.stories import is_story
 
 HERE = Path(__file__).parent
 
@@ -193,4 +193,4 @@ def test_all_scenarios_are_listed() -> None:
 @pytest.mark.parametrize("number", sorted(TOLD))
 def test_every_listed_story_exists(number: int) -> None:
     for story in TOLD[number].stories:
-        assert is_told(story, HERE), story
+        assert is_story(story, HERE), story

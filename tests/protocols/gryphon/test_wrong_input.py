@@ -227,9 +227,9 @@ def test_a_filter_that_cannot_be_closes_the_session_and_holds_nothing_back(
     core.handle(SessionLost(2, 12, "silent"), 0)
     core.handle(SessionEstablished(2, 13, 1), 0)
     other = replace(events(7), attribute_table=(encode_attributes({"kind": "b"}),))
-    for run, is_told in ((events(3), True), (other, False)):
+    for run, is_sent in ((events(3), True), (other, False)):
         told = core.handle(MessageReceived(0, 10, Events(0, 1, 9, False, True, EVERYWHERE, run)), 0)
-        assert is_told == any(isinstance(e, Send) and type(e.message) is Events for e in told)
+        assert is_sent == any(isinstance(e, Send) and type(e.message) is Events for e in told)
 
 
 @pytest.mark.parametrize(

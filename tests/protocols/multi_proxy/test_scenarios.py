@@ -13,7 +13,7 @@ from brokerd.protocols.multi_proxy.parameters import CAUSAL
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.proxy_stories import Story, sides
-from tests.helpers.told import is_told
+from tests.helpers.stories import is_story
 from tests.protocols.multi_proxy.test_causal_ownership import KINDS, Twins
 from tests.protocols.multi_proxy.test_stories import owner_of
 
@@ -215,7 +215,7 @@ def test_each_named_scenario_is_present_or_listed_as_missing() -> None:
 @pytest.mark.parametrize("name", [*WRITTEN, *CRASHES])
 def test_every_listed_scenario_test_exists(name: str) -> None:
     where = {**WRITTEN, **CRASHES}[name]
-    assert is_told(where, TESTS)
+    assert is_story(where, TESTS)
 
 
 @pytest.mark.parametrize("name", STORIES)

@@ -245,7 +245,7 @@ class DeltaTreeReach(Reach):
         self._tree = tree_of(graph)
         self._radius = graph.topology.delta + 1
         self._assisted = parameters.assist == "on"
-        self.lets_nobody_off = all(
+        self.includes_recovering = all(
             self._tree.distance(a, b) > 1 or self._is_bridged(a, b) for a, b in self._broken
         )
 

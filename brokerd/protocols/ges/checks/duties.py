@@ -16,7 +16,7 @@ Addresses = Mapping[BrokerNumber, Address]
 
 
 def find_duties(addresses: Addresses, links: Collection[Link]) -> dict[BrokerNumber, int]:
-    """Return the level of the unit whose profiles each broker keeps.
+    """Return, by broker, the level of the unit that the broker keeps profiles of.
 
     Paper: [GES] §3 (which gatekeepers maintain which profiles).
     """

@@ -228,7 +228,7 @@ MARKS = (
         "cluster-part-closed",
         "a part of a cluster without its lowest member took no clients",
         seeds=20,
-        counter="came_apart",
+        counter="clusters_partitioned",
     ),
     Mark(
         "member-failed",

@@ -326,7 +326,7 @@ class GesReliableMarks:
         if type(event) is OverlayChanged:
             risen["storages-changed"] = len(hierarchy_from(event.overlay).changes)
         if type(event) is DeadlineReached:
-            risen["cluster-part-closed"] = core.units.statistics()["came_apart"]
+            risen["cluster-part-closed"] = core.units.statistics()["clusters_partitioned"]
         for name, number in risen.items():
             if self._rising.has_risen((step.broker.number, name), number):
                 yield name

@@ -96,7 +96,7 @@ class GryphonChecks(ProtocolChecks):
         return self.ghosts.is_in_gap(gap, source, sequence, is_lost_there=is_lost_there)
 
     def restored(self, broker: BrokerView) -> int:
-        """See ProtocolChecks: subscriptions of an older copy whose clients have not connected.
+        """See ProtocolChecks: subscriptions of an older copy before their clients connect.
 
         A client that has moved returns to its new broker only.
         """

@@ -94,7 +94,7 @@ def _tells_owners(step: MarkStep) -> bool:
 
 
 def _keeps_for_others(step: MarkStep) -> bool:
-    """Return True if another owner of a topic keeps what all access brokers acknowledged."""
+    """Return True if another owner retains publications that all access brokers acknowledged."""
     if not step.is_own(step.message.server):
         return False
     server = step.core.server

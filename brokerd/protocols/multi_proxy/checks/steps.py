@@ -129,7 +129,7 @@ class MultiProxyChecks(ProtocolChecks):
         return position <= last_lost_position(self._lineages.get(server, 0))
 
     def restored(self, broker: BrokerView) -> int:
-        """See ProtocolChecks: subscriptions of an older copy whose clients have not connected."""
+        """See ProtocolChecks: subscriptions of an older copy before their clients connect."""
         core: Any = broker.core
         oracle = self.world.oracle
         if not oracle.losses.is_lossy(broker.number):

@@ -70,8 +70,6 @@ class OwnSubscription:
         is_restarted: the client is behind the beginning, because this broker has lost state.
         acknowledged: see WindowedSubscription.
         forgotten: gaps for a client that has acknowledged more than it stated, until its request.
-        confirmed: the lineage of this broker in which a client has requested the subscription; see
-            Started. Else it is of an older copy of the state, and may have ended since.
     """
 
     client: ClientId
@@ -84,7 +82,6 @@ class OwnSubscription:
     is_restarted: bool = False
     acknowledged: dict[StreamId, int] = field(default_factory=dict)
     forgotten: tuple[Gap, ...] = ()
-    confirmed: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -221,27 +218,6 @@ class OwnSubscriptions(Generic[Local, Entry]):
             if not client.session or local.claimed != client.session
         ]
 
-    def unstated(self, client: OwnClient[Local], message: Connect, lineage: int) -> list[Local]:
-        """Return subscriptions from an older copy of the state folder that had ended since.
-
-        A client that connects states all its started subscriptions, and requests the others again.
-        No session has claimed a subscription from disk. A subscription that was requested since
-        the loss has not ended: a client without memory may request it later.
-
-        Args:
-            lineage: see Started.
-        """
-        stated = [number for number, _ in message.resume]
-        over = [
-            local
-            for number, local in client.subscriptions.items()
-            if not local.claimed and number not in stated and local.confirmed != lineage
-        ]
-        if over:
-            about = {"client": client.name, "subscriptions": len(over)}
-            self._machine.record("subscriptions_revoked", **about)
-        return over
-
     # ------------------------------------------------------------ sessions
 
     def resume(self, client: OwnClient[Local], message: Connect) -> list[Local]:
@@ -263,7 +239,7 @@ class OwnSubscriptions(Generic[Local, Entry]):
         return former
 
     def close(self, client: OwnClient[Local]) -> Iterator[Entry]:
-        """Keep the deliveries of a client whose session has ended for the next session."""
+        """Keep the deliveries of a client between sessions."""
         client.drains = False
         yield from self.complete(self.windows.close(client.name))
 

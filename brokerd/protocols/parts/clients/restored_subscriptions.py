@@ -12,12 +12,13 @@ would make the subscription doubtful again, and end it under a client without me
 Paper: none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.model.client_messages import Connect, Subscribe
 from brokerd.protocols.interface import Change
-from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
+from brokerd.protocols.parts.clients.own_subscriptions import Local, OwnClient, OwnSubscription
 from brokerd.protocols.parts.event_machine import EventMachine
 
 CONFIRMED: Final = "confirmed"
@@ -54,16 +55,7 @@ class RestoredSubscriptions:
         self, client: OwnClient[OwnSubscription], message: Connect
     ) -> list[OwnSubscription]:
         """Return the doubtful subscriptions that a connecting client does not state."""
-        stated = [number for number, _ in message.resume]
-        over = [
-            local
-            for number, local in client.subscriptions.items()
-            if local in self._doubtful and number not in stated
-        ]
-        if over:
-            about = {"client": client.name, "subscriptions": len(over)}
-            self._machine.record("subscriptions_revoked", **about)
-        return over
+        return revoke_unstated(self._machine, client, message, self._doubtful)
 
     def list_whole(self, client: OwnClient[OwnSubscription]) -> list[int]:
         """Return the numbers of a client's started subscriptions without a loss or a doubt."""
@@ -77,20 +69,66 @@ class RestoredSubscriptions:
         """Return True if a client requests another subscription under the number of this one."""
         return local in self._doubtful and local.predicate != message.predicate
 
-    def request(self, local: OwnSubscription, session: int, lineage: int) -> Change:
-        """Return the row of a subscription that a client confirms."""
-        self._doubtful[local] = session
-        return confirmed_subscription(local, lineage)
+    def request(
+        self, client: OwnClient[OwnSubscription], local: OwnSubscription, lineage: int
+    ) -> "Confirmation":
+        """Return the confirmation of a subscription by the present session of its client."""
+        self._doubtful[local] = client.session
+        changes = (confirmed_subscription(local, lineage),)
+        return Confirmation(client, local, client.session, changes)
 
-    def confirm(self, client: OwnClient[OwnSubscription], local: OwnSubscription) -> None:
-        """Continue a subscription whose confirmation is durable; a whole one is owed no gap."""
+    def confirm(self, confirmation: "Confirmation") -> bool:
+        """Continue a subscription whose confirmation is durable; a whole one is owed no gap.
+
+        Return True if the session that has confirmed the subscription lasts.
+        """
+        client, local = confirmation.client, confirmation.local
+        if local.is_over:
+            return False
         self.drop(local)
         if local.is_whole:
             client.lost_positions.pop(local.number, None)
+        return client.connected and client.session == confirmation.session
 
     def drop(self, local: OwnSubscription) -> None:
         """Doubt a subscription no more: it is confirmed, or has ended."""
         self._doubtful.pop(local, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """A doubtful subscription that a session of its client has requested.
+
+    Attributes:
+        changes: the rows that make the confirmation durable.
+    """
+
+    client: OwnClient[OwnSubscription]
+    local: OwnSubscription
+    session: int
+    changes: tuple[Change, ...]
+
+
+def revoke_unstated(
+    machine: EventMachine,
+    client: OwnClient[Local],
+    message: Connect,
+    doubtful: Collection[Local],
+) -> list[Local]:
+    """Return the doubtful subscriptions that a connecting client does not state, and record them.
+
+    A client that connects states all its started subscriptions, and requests the others again.
+    """
+    stated = [number for number, _ in message.resume]
+    over = [
+        local
+        for number, local in client.subscriptions.items()
+        if local in doubtful and number not in stated
+    ]
+    if over:
+        about = {"client": client.name, "subscriptions": len(over)}
+        machine.record("subscriptions_revoked", **about)
+    return over
 
 
 def confirmed_subscription(local: OwnSubscription, lineage: int) -> Change:

@@ -294,7 +294,7 @@ class Exploration:
         fingerprint = self._fingerprints.of(state)
         number = self._numbers.get(fingerprint)
         if number is not None:
-            self._revisit(state, number, sleep, delays)
+            self._revisit(number, sleep, delays)
             return number
         number = self._numbers[fingerprint] = len(self._parents)
         depth = self._depths[parent] + 1 if parent >= 0 else 0
@@ -321,7 +321,7 @@ class Exploration:
             state.plan(plan)
         self.ends[fingerprint] = None
 
-    def _revisit(self, state: WorldState, number: int, sleep: Sleep, delays: int) -> None:
+    def _revisit(self, number: int, sleep: Sleep, delays: int) -> None:
         """Expand a known state again for actions that slept, or with more delays."""
         missing = self._sleeps[number] - sleep
         if missing:

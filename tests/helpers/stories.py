@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 
-def is_told(story: str, folder: Path) -> bool:
+def is_story(story: str, folder: Path) -> bool:
     """Return whether a test, `file::test` or `file::LIST[name]`, or a scenario file exists.
 
     Args:
