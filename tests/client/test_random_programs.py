@@ -169,7 +169,7 @@ class Program:
                     await call(self.wait_s(), subscription.commit, each)
 
     async def consume(self, client: Client) -> None:
-        """Consume in transactions, or one by one, with any kind of tokens."""
+        """Consume in transactions or publication by publication, with any kind of tokens."""
         if self.consumer is None:
             door = self.choose([client.resume, client.consume])
             self.consumer = await call(self.wait_s(), door, self.choose(PREDICATES))
@@ -233,7 +233,7 @@ def test_every_call_of_a_random_program_returns_or_raises_a_clear_error(protocol
 
 
 async def run_program(protocol: str, seed: int) -> None:
-    """Run one program to its end."""
+    """Run a program to the end."""
     choices = random.Random(f"{seed} {protocol}")
     async with trio.open_nursery() as nursery:
         deployment = Deployment(protocol, choices, nursery)

@@ -156,7 +156,7 @@ def test_no_publication_is_given_twice_over_many_sessions(seed: int) -> None:
 
 @pytest.mark.parametrize("sessions", [1, 2])
 def test_a_successor_takes_over_what_its_present_session_delivered(sessions: int) -> None:
-    """Items of an earlier session have no acknowledgement on this one: the broker repeats them."""
+    """Items of an earlier session have no acknowledgement here: the broker repeats the items."""
     predecessor = client()
     successor = predecessor.successor()
     for lost in range(sessions):

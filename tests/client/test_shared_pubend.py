@@ -61,7 +61,7 @@ async def publish(*publishers: Client) -> None:
 
 
 def published(*publishers: Client) -> list[Receipt]:
-    """Return the publications of these publishers."""
+    """Return the publications of the publishers."""
     return [
         (str(publisher.source), number)
         for publisher in publishers

@@ -1,6 +1,6 @@
-"""Random programs of users: each publication is delivered once, however a program receives.
+"""Random programs of users receive every publication once, in any way to receive.
 
-`python -m tests.helpers.user_programs PROTOCOL FIRST COUNT` runs more of them.
+`python -m tests.helpers.user_programs PROTOCOL FIRST COUNT` runs more programs.
 """
 
 from typing import Final
