@@ -38,6 +38,9 @@ class StorageCorrupt(BrokerError):
     """Data on disk that cannot be data of this broker; the broker does not start."""
 
 
+_DAMAGED_AT = ": damaged at byte "
+
+
 class LogDamaged(StorageCorrupt):
     """A log with damage in the middle; everything before the damage is readable.
 
@@ -48,6 +51,11 @@ class LogDamaged(StorageCorrupt):
     def __init__(self, text: str, position: int) -> None:
         super().__init__(text)
         self.position = position
+
+    def is_named_by(self, cause: str) -> bool:
+        """Return True if a recorded cause is of damage at the same place."""
+        place = str(self).partition(_DAMAGED_AT)[0] + f"{_DAMAGED_AT}{self.position}"
+        return cause == place or cause.startswith(f"{place}:")
 
 
 class DiskFailed(BrokerError, OSError):

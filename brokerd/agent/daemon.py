@@ -14,7 +14,12 @@ from brokerd.agent.agent import WATCHDOG_ROLES, Agent
 from brokerd.agent.fork_server import EXIT_INTERNAL, ForkServer, Role, fork_image
 from brokerd.agent.paths import AgentPaths
 from brokerd.errors import BrokerError, ConfigError
-from brokerd.interpreter import NO_PROCESS, NO_PROCESS_ADVICE, raise_descriptor_limit
+from brokerd.interpreter import (
+    NO_PROCESS,
+    NO_PROCESS_ADVICE,
+    has_met_process_limit,
+    raise_descriptor_limit,
+)
 from brokerd.runtime.program import read_own_program
 
 EXIT_USAGE: Final = 2
@@ -42,8 +47,6 @@ def run_agent(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO
     )
     read_own_program()  # of the present files, for the image, too
-    image = fork_image({**WATCHDOG_ROLES, **roles})
-    agent = Agent(root, name, deployment, image, socket_path, lease_ms)
     has_published = False
 
     def publish(**line: Any) -> None:
@@ -53,10 +56,15 @@ def run_agent(
             os.close(ready)
         has_published = True
 
-    def on_ready() -> None:
-        publish(pid=os.getpid(), socket=str(agent.socket_path), name=name, deployment=deployment)
-
+    image: ForkServer | None = None
     try:
+        image = fork_image({**WATCHDOG_ROLES, **roles})
+        agent = Agent(root, name, deployment, image, socket_path, lease_ms)
+
+        def on_ready() -> None:
+            socket = str(agent.socket_path)
+            publish(pid=os.getpid(), socket=socket, name=name, deployment=deployment)
+
         trio.run(agent.run, on_ready)
     except BaseException as group:
         error = _innermost(group)
@@ -65,12 +73,15 @@ def run_agent(
             status = EXIT_USAGE
         elif isinstance(error, BrokerError):
             status = EXIT_PREFLIGHT
+        elif has_met_process_limit(error):
+            error, status = BrokerError(f"{NO_PROCESS}; {NO_PROCESS_ADVICE}"), EXIT_PREFLIGHT
         publish(error=str(error) or type(error).__name__, status=status)
         if status == EXIT_INTERNAL:
             raise
         return _fail(error, status)
     finally:
-        _end_image(image)
+        if image is not None:
+            _end_image(image)
     return 0
 
 

@@ -1,5 +1,6 @@
 """The supervisor of an agent's processes: starts them, records their exits, signals no others."""
 
+import errno
 import hashlib
 import json
 import logging
@@ -24,7 +25,7 @@ from brokerd.errors import ControlError
 from brokerd.files import write_whole
 from brokerd.overlay.topology import nearest
 from brokerd.runtime.state_folder import describe_obstacle, read_loss
-from brokerd.storage.files import is_out_of_descriptors, is_transient
+from brokerd.storage.files import is_out_of_descriptors
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,11 @@ _TAIL_BYTES: Final = 2_048
 
 SIGNALS: Final = ("TERM", "KILL", "INT", "STOP", "CONT", "HUP", "USR1", "USR2", "QUIT")
 _WATCH_RETRY_S: Final = 0.1
+_OBSTACLES: Final = (
+    errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP,
+    errno.ENAMETOOLONG, errno.EROFS,
+)  # fmt: skip
+"""Failures of a folder that only its owner can mend; others are the disk's."""
 
 
 @dataclass(slots=True, eq=False)
@@ -465,14 +471,14 @@ def make_log_folder(name: str, folder: Path) -> None:
 
     Raises:
         ControlError: `user`: the folder or a file cannot be used.
-        OSError: the disk has no room, or no file descriptor is free.
+        OSError: the disk has no room or has failed, or no file descriptor is free.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for file in OUTPUT_FILES:
             os.close(os.open(folder / file, OUTPUT_FLAGS, 0o600))
     except OSError as error:
-        if is_transient(error):
+        if error.errno not in _OBSTACLES:
             raise
         text = describe_obstacle(folder, error)
         advice = "give the folder to this account, or move it away"

@@ -140,7 +140,7 @@ class AccessBroker:
     async def leave(self) -> None:
         """Acknowledge the deliveries that were taken, save the state, and end the session."""
         self.inbox.acknowledge_taken()
-        self.inbox.commit_part()
+        self.inbox.commit_parts()
         with contextlib.suppress(OSError):  # it is `store_failure`, and propagates out of `connect`
             await self.wait_saved()
         await self.line.leave()

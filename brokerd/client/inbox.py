@@ -32,7 +32,7 @@ class Inbox:
         self._events: deque[tuple[BrokerConnection, Arrival]] = deque()
         self.waiting_bytes = 0
         self._taking: tuple[BrokerConnection, int] | None = None
-        self._part: tuple[BrokerConnection, ArrivalPart] | None = None
+        self._parts: list[tuple[BrokerConnection, ArrivalPart]] = []
         self._open: Iterator[Publication] | None = None
         self._returned = 0
         self._closed = False
@@ -69,7 +69,7 @@ class Inbox:
             else:
                 self._events.popleft()
                 line.core.progress.record_delivery(event.serial)
-                self._taking, self._part = (line, event.serial), None
+                self._taking, self._parts = (line, event.serial), []
                 self.announce(event)
         return taken
 
@@ -101,7 +101,7 @@ class Inbox:
         later = event.deliveries[len(runs) :]
         if not later:
             line.core.progress.record_delivery(event.serial)
-            self._taking, self._part = (line, event.serial), None
+            self._taking, self._parts = (line, event.serial), []
             return
         self._events.appendleft((line, replace(event, deliveries=later)))
         for run in runs:
@@ -112,7 +112,10 @@ class Inbox:
     ) -> None:
         part = ArrivalPart(serial, run.run.source, through, run.subscriptions)
         line.core.progress.record_partial_delivery(part)
-        self._part = line, part
+        last = self._parts[-1][1] if self._parts else None
+        if last is not None and replace(last, last=through) == part:
+            self._parts.pop()
+        self._parts.append((line, part))
 
     def _close_run(self) -> None:
         """Replace the first run by its publications that were not returned."""
@@ -166,11 +169,10 @@ class Inbox:
             line.core.progress.take(serial)
             line.acknowledge()
 
-    def commit_part(self) -> None:
-        """Commit the part of the first arrival that was last taken, before the client leaves."""
-        if self._part is not None:
-            line, part = self._part
-            self._part = None
+    def commit_parts(self) -> None:
+        """Commit the taken parts of the first arrival, before the client leaves."""
+        parts, self._parts = self._parts, []
+        for line, part in parts:
             line.core.progress.take_part(part)
             line.acknowledge()
 
@@ -197,7 +199,7 @@ class Inbox:
     def close(self) -> None:
         """Drop all waiting arrivals, and all later ones."""
         self._closed = True
-        self._open, self._part = None, None
+        self._open, self._parts = None, []
         self._events.clear()
         self.waiting_bytes = 0
 

@@ -36,7 +36,7 @@ async def detach(broker: AccessBroker) -> None:
     line = broker.line
     broker.occupation = "has detached"
     broker.inbox.acknowledge_taken()
-    broker.inbox.commit_part()
+    broker.inbox.commit_parts()
     broker.inbox.close()
     line.core.detach(drain=False)
     line.nudge()

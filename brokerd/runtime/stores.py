@@ -142,7 +142,7 @@ class Stores:
             try:
                 found = self.volume.begin(self._logs, recovering=recovering)
             except LogDamaged as damage:
-                self._check_damage(str(damage))
+                self._check_damage(damage)
                 found = self.volume.begin(self._logs, recovering=recovering, drops_damage=True)
             self.ends = {log: LogEnds(*ends) for log, ends in found.items()}
         if recovering and (folder / _OLD_LOG).is_dir():
@@ -167,16 +167,21 @@ class Stores:
                 forget_loss(folder)
         return beginning
 
-    def _check_damage(self, cause: str) -> None:
+    def _check_damage(self, damage: LogDamaged) -> None:
         """Check that a damaged log may lose everything from the damage on.
+
+        The recorded loss stays if its damage is at the same place: a crash while the damage was
+        being removed may have changed the reason, and the act that accepts the loss stays valid.
 
         Raises:
             StateLost: the loss is not accepted; nothing was changed but the record of the loss.
         """
         config, folder = self._config, self._folder
         numbers = [start for _, start, _, _ in self.meta.marks().starts] or [b""]
-        if read_recorded_loss(folder, numbers).cause != cause[:MOST_CAUSE]:
-            record_loss(folder, numbers[-1], cause[:MOST_CAUSE])
+        cause = read_recorded_loss(folder, numbers).cause
+        if not damage.is_named_by(cause):
+            cause = str(damage)[:MOST_CAUSE]
+            record_loss(folder, numbers[-1], cause)
         if config.accept_loss is None and self.restores:
             return  # other brokers have copies
         if config.accept_loss is None or self.keeps_loss:

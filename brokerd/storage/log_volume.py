@@ -168,6 +168,9 @@ class LogVolume:
         the last, and the damage is found once more.
         """
         first, path = numbers[0], self._path(numbers[0])
+        if self._file >= 0:  # an earlier attempt found no room
+            self._files.close(self._file)
+            self._file = -1
         keeps_start = position > SEGMENT.size
         if not keeps_start:
             self._segments.pop(first, None)

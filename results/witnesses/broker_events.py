@@ -217,12 +217,15 @@ def _check_requests(folder: RunFolder) -> Iterator[str]:
     """
     brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
     requested: dict[str, list[int]] = {process.name: [] for process in brokers}
+    begun: list[int] = []
     for process in brokers:
         for line in process.lines("events.jsonl"):
             if line.get("event") == "lines_left_out":
                 return
+            at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
+            if line.get("event") == "run_begun":
+                begun.append(at_ns)
             if line.get("event") == "retransmission_requested":
-                at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
                 requested.setdefault(folder.brokers[line["peer"]], []).append(at_ns)
     restarts = [
         stamp_of(folder, row, "requested", last=False) or -NEVER_NS
@@ -233,7 +236,13 @@ def _check_requests(folder: RunFolder) -> Iterator[str]:
     for process in brokers:
         hosts = {other.host for other in brokers}
         error_ns = max(folder.timeline.error_ns(process.host, host) or 0 for host in hosts)
-        lines = [line for line in process.lines("stats.jsonl") if "nacks_received" in line]
+        # Before, a broker of a kept deployment logged requests to the log of another run.
+        from_ns = max(begun, default=-NEVER_NS) + error_ns
+        lines = [
+            line for line in process.lines("stats.jsonl")
+            if "nacks_received" in line
+            and folder.timeline.to_timeline(line["t_ns"], process.host) >= from_ns
+        ]  # fmt: skip
         for line in lines:
             at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
             found = line["nacks_received"] - lines[0]["nacks_received"]

@@ -36,8 +36,11 @@ _RISING = (
     *("broker_sessions_lost", "confirmations_sent"),
 )
 """Counters that never go back while a process lives."""
-_POSITIONS = ("delivered_us.", "released_us.")
-"""Beginnings of the names of positions in streams, which never go back."""
+_POSITIONS = "delivered_us."
+"""The beginning of the names of positions in streams, which never go back.
+
+`released_us.` does: a subscriber from another broker brings an earlier position.
+"""
 _WRONG = ("state_lost", "protocol_error")
 """Events of a broker that found a mistake in the own state or in a peer."""
 _LONGEST_SILENCE_NS = 4_000_000_000

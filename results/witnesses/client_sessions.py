@@ -26,8 +26,6 @@ from results.witnesses.folder import (
 _LONG_SESSION_NS = 3_000_000_000
 _KILLED = "its process ended with -"
 """How the end of a session of a client with a process of its own begins if a signal ended it."""
-
-
 _CLOSED = "closed_by_us"
 """How a session ends that its client ends."""
 

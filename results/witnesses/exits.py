@@ -20,10 +20,7 @@ from results.witnesses.folder import (
 _SLACK_NS = 300_000_000
 _REAPED_NS = 20_000_000
 """A kill is observed when the agent reaps the process."""
-
-
 _TRACEBACK = b"Traceback (most recent call last)"
-
 
 _MOST_PRINTED = 1 << 24
 

@@ -19,6 +19,8 @@ _TIMES: Final = {
     "acknowledged_us": "acks.rec",
 }
 """Distributions of times, with the records that have these times."""
+Figure = tuple[str, str, Any, Any]
+"""The other file, the key of the headline, the stated and the wanted value."""
 
 
 def _sum_statistics(folder: RunFolder) -> dict[str, int]:
@@ -32,10 +34,6 @@ def _sum_statistics(folder: RunFolder) -> dict[str, int]:
         for name in LAST_COUNTERS:
             found[name] += lines[-1].get(name, 0) if lines else 0
     return found
-
-
-Figure = tuple[str, str, Any, Any]
-"""The other file, the key of the headline, the stated and the wanted value."""
 
 
 def check_headline(folder: RunFolder, rows: Rows) -> Iterator[str]:

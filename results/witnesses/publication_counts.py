@@ -27,26 +27,16 @@ from results.witnesses.rows import Rows
 
 _COUNT_EACH_HOP = ("hierarchy", "tree")
 """Kinds of overlays with counts of publications from other brokers."""
-
-
 _REPEATS = "bipartite"
 """The kind of overlay in which puts are repeated, and counted again, if a server is slow.
 
 So are publications for a storage with a slow disk."""
-
-
 _SLOW_US = 100_000
 """The slowest acknowledgement of a run without repetitions; by default, brokers wait 250 ms."""
-
-
 _COUNTS_CLIENTS = "cells"
 """The kind of overlay with counts of publications from clients only."""
-
-
 _OF_STORAGES = "messages_carried"
 """A counter of protocols with storages."""
-
-
 _ONE_SESSION = 2
 """Lines of a client with one session."""
 

@@ -159,15 +159,17 @@ def _hide_requests(run: RunFolder) -> bool | None:
 _add("c3_requested_nothing_again", "brokers", _hide_requests, says="retransmission requests to c2")
 
 
-def _release(run: RunFolder) -> bool | None:
-    """Double the released positions of a second of c1."""
+def _deliver_early(run: RunFolder) -> bool | None:
+    """Double the delivered positions of a second of c1."""
     with run.lines(f"{folder_of(run, 'c1')}/stats.jsonl") as rows:
-        names = [name for name in rows[2] if name.startswith("released_us.") and rows[2][name]]
+        names = [name for name in rows[2] if name.startswith("delivered_us.") and rows[2][name]]
         rows[2] |= {name: 2 * rows[2][name] for name in names}
         return None if names else False
 
 
-_add("c1_released_what_is_not_published", "brokers", _release, says="restart by released_us")
+_add(
+    "c1_delivered_what_is_not_published", "brokers", _deliver_early, says="restart by delivered_us"
+)
 
 
 def _hide_client_session(run: RunFolder) -> bool | None:

@@ -76,7 +76,11 @@ class WarmProcess(subprocess.Popen[str]):
         try:
             request = json.dumps(self._request).encode()
             socket.send_fds(image, [request], [*descriptors, theirs])
-            self.pid = int(image.recv(_PID_BYTES))
+            answer = image.recv(_PID_BYTES)
+            if not answer:
+                _image.cache_clear()
+            assert answer, f"the image of {self._program} has died"
+            self.pid = int(answer)
         finally:
             os.close(theirs)
         self._child_created = True
@@ -95,9 +99,15 @@ class WarmProcess(subprocess.Popen[str]):
         if self.returncode is None:
             if _deadstate is not None:
                 return _deadstate
-            pid, status = self._try_wait(os.WNOHANG)
-            if pid:
-                self._handle_exitstatus(status)
+            if self._waitpid_lock.acquire(blocking=False):  # otherwise another thread waits
+                try:
+                    pid, status = (
+                        (0, 0) if self.returncode is not None else self._try_wait(os.WNOHANG)
+                    )
+                    if pid:
+                        self._handle_exitstatus(status)
+                finally:
+                    self._waitpid_lock.release()
         return self.returncode
 
 
@@ -215,8 +225,9 @@ def _reopen(name: str) -> None:
     stream = getattr(sys, f"__{name}__")
     stream.flush()
     new = open(  # noqa: SIM115
-        stream.fileno(), stream.mode, encoding=stream.encoding, errors=stream.errors, closefd=False
-    )
+        stream.fileno(), stream.mode, buffering=1 if name == "stderr" else -1,
+        encoding=stream.encoding, errors=stream.errors, closefd=False,
+    )  # fmt: skip
     setattr(sys, name, new)
     setattr(sys, f"__{name}__", new)
 

@@ -67,10 +67,14 @@ def test_a_second_of_the_warm_up_bounds_no_lateness_of_the_measurement(
 def test_the_lateness_of_a_headline_is_that_of_publications_of_the_measure_phase(
     rows: Sequence[tuple[int, int, int, int]], stated_ms: int, doubts: int
 ) -> None:
-    process: Any = SimpleNamespace(is_publisher=True, lines=lambda name: seconds(*rows))
-    folder: Any = SimpleNamespace(processes=[process])
+    process: Any = SimpleNamespace(
+        is_publisher=True, lines=lambda name: seconds(*rows), place="raw/h/load"
+    )
+    folder: Any = SimpleNamespace(processes=[process], has_due_times=False)
     headline = {"lateness_p99_us": stated_ms * 1000.0}
-    assert len([*_check_lateness(folder, headline, (2 * SECOND, 5 * SECOND))]) == doubts
+    records: Any = SimpleNamespace(lateness_ns={}, whole=frozenset())
+    found = [*_check_lateness(folder, headline, (2 * SECOND, 5 * SECOND), records)]
+    assert len(found) == doubts
 
 
 @pytest.mark.parametrize("protocol, lost, received, doubts", [

@@ -32,7 +32,7 @@ UNDRAWN: Final = {
         "durable.filtering_subsystem: NO_RECORD; durable.parameters: _DAY_NS; "
         "ges.dissemination: UP; ges.messages: DOWN; ges.units: FIRST _STEP; "
         "ges_reliable.epochs: _ONE_BY_ONE; ges_reliable.subscriptions: _NONE; "
-        "gryphon.filter_table: _EVERY_CELL; gryphon.knowledge: TICK_NS LAST_TICK; "
+        "gryphon.filter_table: _EVERY_CELL; gryphon.knowledge: TICK_NS LAST_TICK TICK_LIMIT; "
         "gryphon.flow_control: EVENT_BYTES FIRST_LIMIT; gryphon.messages: EVERYWHERE; "
         "gryphon.replicated_core: _OWN_TOKENS; "
         "multi_proxy.topic_log: _CARRIED; multi_proxy.topics: NO_TOPIC; "

@@ -175,8 +175,8 @@ def write_databases(run: RunFolder) -> None:
                     database.execute(f"INSERT INTO received VALUES (NULL{', ?' * 12})", values)
 
 
-MARKED: Final = 3
-"""The place of the delivery that `write_consumers` marks, among those of its subscription."""
+MARKED: Final = 53
+"""The place of the first delivery after the return of c3-sub-1, which `write_consumers` marks."""
 
 
 def write_consumers(run: RunFolder) -> None:
@@ -274,7 +274,11 @@ def _marks(place: int, kind: int) -> Change:
     return both
 
 
-add_lie("a_redelivery_has_no_mark", _marks(MARKED, 0), "disagree on delivery 4 to c3-sub-1/1")
+add_lie(
+    "a_redelivery_has_no_mark",
+    _marks(MARKED, 0),
+    f"disagree on delivery {MARKED + 1} to c3-sub-1/1",
+)
 
 add_lie("a_first_delivery_is_marked", _marks(5, REDELIVERED), "on delivery 6 to c3-sub-1/1")
 

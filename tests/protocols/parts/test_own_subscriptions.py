@@ -191,9 +191,9 @@ def test_a_confirmed_subscription_is_owed_a_gap_if_a_part_of_it_is_lost(is_whole
     assert [restored.is_doubtful(each) for each in (one, two)] == [True, False]
     one.is_restarted = not is_whole
     world.client.lost_positions = {1: {S: 3}, 2: {S: 4}}
-    restored.request(one, 1, 9)
-    assert restored.is_requested(one, 1)
-    restored.confirm(world.client, one)
+    confirmation = restored.request(world.client, one, 9)
+    assert restored.is_requested(one, world.client.session)
+    assert restored.confirm(confirmation)
     assert not restored.is_doubtful(one)
     assert world.client.lost_positions == {**({} if is_whole else {1: {S: 3}}), 2: {S: 4}}
     assert restored.list_whole(world.client) == ([1, 2] if is_whole else [2])
