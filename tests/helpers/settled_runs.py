@@ -56,6 +56,14 @@ def settle(run: RunFolder) -> None:
                     last = json.loads(statistics[-1])
                     row["counters"] = {key: last[key] for key in last if key != "t_ns"}
     seal(run.folder)
+    renew_headline(run)
+    _renew_costs(run)
+    renew_digests(run)
+    seal(run.folder)
+
+
+def renew_headline(run: RunFolder) -> None:
+    """Renew the figures of the headline that are counted from records."""
     headline = count_rows(run.folder).headline
     assert headline is not None
 
@@ -76,9 +84,6 @@ def settle(run: RunFolder) -> None:
         told["online"] = dict(online["totals"])
 
     journal_change(renew)(run)
-    _renew_costs(run)
-    renew_digests(run)
-    seal(run.folder)
 
 
 def _renew_costs(run: RunFolder) -> None:

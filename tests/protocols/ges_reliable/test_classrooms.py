@@ -86,8 +86,10 @@ def six_classrooms() -> None:
     for step in (story.open_rooms, story.close_rooms):
         for _ in range(3):
             story.lesson()
-        step()
         lessons += 3
+        story.cluster.run_for(2)
+        assert {*story.received()} == {lessons}, "received while the rooms are as they are"
+        step()
     for _ in range(3):
         story.lesson()
     story.cluster.run_for(20)
