@@ -172,6 +172,9 @@ def test_a_limit_of_processes_is_named(
     monkeypatch.setattr(os, "fork", refuse_to_fork)
     assert daemon.start_daemon(tmp_path / "root", "host", "d1", {}) == 4
     assert "`ulimit -u`" in capsys.readouterr().err
+    monkeypatch.setattr(daemon, "fork_image", lambda _: refuse_to_fork())
+    assert daemon.run_agent(tmp_path / "root", "host", "d1", {}) == 4
+    assert "`ulimit -u`" in capsys.readouterr().err
 
     def refuse_to_start(*_: object) -> bool:
         raise RuntimeError("can't start new thread")

@@ -65,6 +65,27 @@ def test_an_arrival_of_several_runs_is_acknowledged_after_its_last_run() -> None
     assert world.seen == [10, 11, 20, 21]
 
 
+def test_all_parts_of_an_arrival_are_committed_before_the_client_leaves() -> None:
+    """The runs of an arrival may be for different subscriptions."""
+    world = World()
+    committed: list[Any] = []
+    world.line.core.progress.take_part = committed.append
+    items = tuple(
+        Deliveries(PublicationRun(SOURCE, range(n, n + 2), (b"\xa0",), bytes(2), 0, ()), numbers)
+        for n, numbers in ((1, (1,)), (3, (2,)), (5, (1, 2)))
+    )
+    for _ in range(2):
+        world.inbox.put(world.line, Received(items, 7))
+        for _ in range(3):
+            world.inbox.take_publication()
+        world.inbox.commit_parts()
+        assert [(part.last, part.subscriptions) for part in committed] == [(2, (1,)), (3, (2,))]
+        committed.clear()
+        world.fetch(9)
+        world.inbox.commit_parts()
+        assert not committed
+
+
 def test_a_gap_is_announced_between_earlier_and_later_deliveries() -> None:
     world = World()
     world.receives(1, 1)

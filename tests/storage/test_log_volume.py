@@ -318,6 +318,40 @@ def test_a_crash_does_not_bring_removed_segments_back(tmp_path, damaged):
     assert "remove" in files.acts
 
 
+def test_damage_on_a_full_disk_is_removed_once_there_is_room(tmp_path, monkeypatch):
+    folder = tmp_path / "log"
+    written(folder, *([entry(A, number)] for number in (1, 2, 3)), segment_bytes=1)
+    path = sorted(folder.glob("*.log"))[1]
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    volume = LogVolume(folder)
+    write, room = os.write, [24]
+
+    def write_what_fits(file: int, data: memoryview) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = write(file, data[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", write_what_fits)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        volume.begin(LOGS, recovering=True, drops_damage=True)
+    monkeypatch.undo()
+    assert volume.begin(LOGS, recovering=True, drops_damage=True)[A] == (1, 2)
+    volume.close()
+    assert indices(folder) == [1]
+
+
+@pytest.mark.parametrize(
+    "cause, is_same",
+    [("/log: damaged at byte 9", True), ("/log: damaged at byte 9: a bit has changed", True),
+     ("/log: damaged at byte 95", False), ("/other: damaged at byte 9", False), ("", False)],
+)  # fmt: skip
+def test_a_recorded_loss_is_of_damage_at_the_same_place(cause, is_same):
+    for text in ("/log: damaged at byte 9", "/log: damaged at byte 9: group 4 of 7 was on disk"):
+        assert LogDamaged(text, 9).is_named_by(cause) == is_same
+
+
 @pytest.mark.parametrize("kept", [(), (1,)])
 def test_damage_of_a_chop_does_not_bring_the_chopped_records_back(tmp_path, kept):
     """The records were in a segment that was removed after the chop."""
