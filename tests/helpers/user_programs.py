@@ -1,7 +1,7 @@
 """Random programs of users on the real client library and real cores, in virtual time.
 
 Publishers and subscribers use every way to publish, receive and commit, lose their connections, and
-restart with their stores. Brokers end and return. A history records each publication and each
+restart with their stores. Brokers end and return; if they do not, clients move. A history records each publication and each
 delivery, and `judge` compares the two. `python -m tests.helpers.user_programs PROTOCOL FIRST COUNT`
 runs more programs than the suite.
 """
@@ -91,7 +91,8 @@ class Brokers:
 
     def __init__(self, protocol: str, choices: random.Random, nursery: trio.Nursery) -> None:
         self.net = MemoryNet()
-        self.is_disturbed = True
+        self.is_disturbed = choices.random() < 0.7
+        self.is_calm = not self.is_disturbed
         self.parameters = choices.choice(PARAMETERS.get(protocol, [{}]))
         self._choices = choices
         self._nursery = nursery
@@ -143,6 +144,7 @@ class Publisher:
         choose = self._choices.choice
         store = choose((None, None, MemoryStore()))
         home = choose(HOMES)
+        can_move = store is None and self._brokers.is_calm and choose((True, False))
         lives = choose((1, 2, 3)) if store is not None else 1
         for life in range(lives):
             gate = Gate()
@@ -152,6 +154,8 @@ class Publisher:
             ) as client:
                 for _ in range(choose((10, 20, 40))):
                     await self._act(client, gate)
+                    if can_move and choose((True, False, False, False)):
+                        await patiently(client.move, choose(HOMES))
                 if life == lives - 1:
                     with trio.fail_after(FLUSH_S):
                         await patiently(client.flush)
@@ -234,6 +238,7 @@ class Subscriber:
         choose = self._choices.choice
         home, store = choose(HOMES), MemoryStore()
         lives = 1 if self.mode == "plain" else choose((1, 2, 3))
+        can_move = self.mode == "plain" and self._brokers.is_calm and choose((True, False))
         for life in range(lives):
             gate = Gate()
             async with connect(
@@ -244,7 +249,9 @@ class Subscriber:
                 if self.started is None:
                     self.started = self._history.calls
                 async with trio.open_nursery() as nursery:
-                    if choose((True, False)):
+                    if can_move:
+                        nursery.start_soon(self._move_about, client, end)
+                    elif choose((True, False)):
                         nursery.start_soon(self._be_away, gate)
                     if life == lives - 1:
                         await self._receive_to(end, client, consumer)
@@ -279,6 +286,11 @@ class Subscriber:
             gate.shut()
             await trio.sleep(self._choices.choice((0.1, 2, 5)))
             gate.open()
+
+    async def _move_about(self, client: Client, end: trio.Event) -> None:
+        while not end.is_set():
+            await trio.sleep(self._choices.choice((0.2, 1, 5)))
+            await patiently(client.move, self._choices.choice(HOMES))
 
     async def _receive_to(self, end: trio.Event, client: Client, consumer: Any) -> None:
         while not end.is_set():
@@ -389,7 +401,7 @@ async def run_program(protocol: str, seed: int) -> tuple[list[str], int]:
     async with trio.open_nursery() as nursery:
         brokers = Brokers(protocol, choices, nursery)
         await brokers.start_all()
-        if choices.random() < 0.7:
+        if brokers.is_disturbed:
             nursery.start_soon(brokers.disturb)
         subscribers = [
             Subscriber(f"s{number}", history, brokers, choices, choices.choice(modes))
