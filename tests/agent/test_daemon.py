@@ -173,6 +173,8 @@ def test_a_limit_of_processes_is_named(
     assert daemon.start_daemon(tmp_path / "root", "host", "d1", {}) == 4
     assert "`ulimit -u`" in capsys.readouterr().err
     monkeypatch.setattr(daemon, "fork_image", lambda _: refuse_to_fork())
+    for change_of_the_process in ("os.umask", "brokerd.agent.daemon.raise_descriptor_limit"):
+        monkeypatch.setattr(change_of_the_process, lambda *_: 0)
     assert daemon.run_agent(tmp_path / "root", "host", "d1", {}) == 4
     assert "`ulimit -u`" in capsys.readouterr().err
 

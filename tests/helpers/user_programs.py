@@ -1,8 +1,11 @@
 """Random programs of users on the real client library and real cores, in virtual time.
 
 Publishers and subscribers use every way to publish, receive and commit, lose their connections, and
-restart with their stores. Brokers end and return; if they do not, clients move. A history records each publication and each
-delivery, and `judge` compares the two. `python -m tests.helpers.user_programs PROTOCOL FIRST COUNT`
+restart with their stores. Brokers end and return; in calm programs clients move. A history records
+each publication and each delivery, and `judge` compares the two.
+
+    python -m tests.helpers.user_programs PROTOCOL FIRST COUNT
+
 runs more programs than the suite.
 """
 
