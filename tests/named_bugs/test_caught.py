@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 @pytest.fixture(scope="module", autouse=True)
 def collect_remains() -> Iterator[None]:
-    """Collect what planted stories have left, before the tests of another file."""
+    """Collect open resources of planted stories, before the tests of another file."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
