@@ -25,9 +25,9 @@ from results.witnesses.folder import (
 
 _LONG_SESSION_NS = 3_000_000_000
 _KILLED = "its process ended with -"
-"""How the end of a session of a client with a process of its own begins if a signal ended it."""
+"""Begins the reason for the end of a session whose client, a process, was ended by a signal."""
 _CLOSED = "closed_by_us"
-"""How a session ends that its client ends."""
+"""The reason for the end of a session that the client ended."""
 
 
 def check_client_fault(folder: RunFolder, row: Line) -> Iterator[str]:

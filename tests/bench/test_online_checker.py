@@ -373,7 +373,7 @@ def test_corrupted_content_is_counted_and_digested_as_received(what: str) -> Non
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_marked_repetition_counts_as_a_delivery_and_as_nothing_else(seed: int) -> None:
-    """What arrives for the first time with the mark counts as without the mark."""
+    """A first delivery with the mark counts as a delivery without the mark."""
     random = Random(seed)
     plain, marked = World(SOME), World(SOME)
     first = marked.owed[: random.randrange(1, len(marked.owed))]

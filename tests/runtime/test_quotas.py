@@ -31,7 +31,7 @@ def test_a_client_that_was_silent_is_limited_like_a_new_one() -> None:
 
 
 def test_a_stranger_takes_no_place_of_an_identified_client() -> None:
-    """Of two places one is for brokers; the second connection has not said what it is."""
+    """One place of two is for brokers; the second connection has not sent a greeting."""
     parameters = SessionParameters(connections_limit=2, broker_reserve=1)
     admission = AdmissionControl(parameters)
     member = admission.admit("10.0.0.1", lambda: None)
