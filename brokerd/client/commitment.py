@@ -148,7 +148,7 @@ class Commitment:
         else:
             ranges.append((entry.first, entry.last))
 
-    # ------------------------------------------------------------ giving and taking
+    # ------------------------------------------------------------ delivering and taking
 
     def marked(self, fresh: Sequence[Deliveries]) -> Iterator[Deliveries]:
         """Yield the same deliveries, with redeliveries after a restart marked."""
@@ -161,7 +161,7 @@ class Commitment:
                 if new:
                     yield Deliveries(stretch, new)
 
-    def give(self, serial: int) -> None:
+    def deliver(self, serial: int) -> None:
         """Record that all arrivals up to this serial are about to be delivered."""
         for entry in self._untaken:
             if entry.serial > serial:
@@ -171,9 +171,9 @@ class Commitment:
         self._delivered_serial = max(self._delivered_serial, serial)
         self._revision.current += 1
 
-    def give_part(self, part: ArrivalPart) -> None:
+    def deliver_part(self, part: ArrivalPart) -> None:
         """Record that this part, and all arrivals before, are about to be delivered."""
-        self.give(part.serial - 1)
+        self.deliver(part.serial - 1)
         entry = next(each for each in self._untaken if each.serial == part.serial)
         self._partial_serial = part.serial
         place = _place_in(entry, part.source, part.last)

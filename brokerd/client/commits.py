@@ -71,11 +71,11 @@ class AutomaticCommits:
 
     def deliver(self, serial: int) -> None:
         if self._records_deliveries:
-            self._commitment.give(serial)
+            self._commitment.deliver(serial)
 
     def deliver_part(self, part: ArrivalPart) -> None:
         if self._records_deliveries:
-            self._commitment.give_part(part)
+            self._commitment.deliver_part(part)
 
     def take(self, serial: int, numbers: Iterable[int]) -> None:
         self._commitment.take(serial)
@@ -104,10 +104,10 @@ class ExplicitCommits:
         self._commitment = commitment
 
     def deliver(self, serial: int) -> None:
-        self._commitment.give(serial)
+        self._commitment.deliver(serial)
 
     def deliver_part(self, part: ArrivalPart) -> None:
-        self._commitment.give_part(part)
+        self._commitment.deliver_part(part)
 
     def take(self, serial: int, numbers: Iterable[int]) -> None:
         _take_announcements(self._commitment, serial, numbers)
@@ -136,7 +136,7 @@ class TransactionalCommits:
         self._commitment = commitment
 
     def deliver(self, serial: int) -> None:
-        self._commitment.give(serial)
+        self._commitment.deliver(serial)
 
     def deliver_part(self, part: ArrivalPart) -> None:
         raise AssertionError(f"{part}: a transaction receives whole arrivals")
@@ -165,7 +165,7 @@ def policy_of(
 
 def _take_announcements(commitment: Commitment, serial: int, numbers: Iterable[int]) -> None:
     """Record deliveries, and commit the announcements behind all committed publications."""
-    commitment.give(serial)
+    commitment.deliver(serial)
     for number in numbers:
         commitment.commit_announcements(number)
     commitment.release()

@@ -57,7 +57,7 @@ def test_an_ended_subscription_is_in_no_position() -> None:
     client, wanted = commitment(FIRST, SECOND)
     client.delivered_before[FIRST, STREAM] = 1
     arrive(client, 10, 21, FIRST, SECOND, stream=PUBEND, placed=ticks(0, 1, 2, 3))
-    client.give(1)
+    client.deliver(1)
     client.commit(FIRST, ANN, 3)
     assert len(mentions(client, FIRST)) == 4
     del wanted[FIRST]
@@ -71,7 +71,7 @@ def test_deliveries_after_the_end_of_a_subscription_leave_no_position() -> None:
     arrive(client, 1, 3, FIRST, SECOND)
     del wanted[FIRST]
     client.forget(FIRST)
-    client.give(1)
+    client.deliver(1)
     client.take(1)
     assert mentions(client, FIRST) == []
     assert client.committed(SECOND) == ((STREAM, 3),)
@@ -144,14 +144,14 @@ def test_a_part_of_an_arrival_is_delivered_and_committed_without_the_rest() -> N
     client, _ = commitment(FIRST, SECOND)
     arrive(client, 1, 3, FIRST)
     arrive(client, 4, 9, FIRST, SECOND)
-    client.give_part(ArrivalPart(2, STREAM, 6, (FIRST, SECOND)))
+    client.deliver_part(ArrivalPart(2, STREAM, 6, (FIRST, SECOND)))
     assert client.delivered(FIRST) == client.delivered(SECOND) == ((STREAM, 6),)
     assert client.was_delivered(FIRST, STREAM, 6)
     assert not client.was_delivered(FIRST, STREAM, 7)
     client.commit(FIRST, STREAM, 5)
     assert client.committed(FIRST) == ((STREAM, 5),)
     assert client.acknowledgements() == [Acknowledge(STREAM, 1, 3)]
-    client.give(2)
+    client.deliver(2)
     assert client.delivered(SECOND) == ((STREAM, 9),)
     client.take(2)
     assert client.acknowledgements() == [Acknowledge(STREAM, 4, 9)]
@@ -162,7 +162,7 @@ def test_a_part_of_a_shared_stream_is_delivered_up_to_its_place() -> None:
     arrive(client, 10, 21, FIRST, stream=PUBEND, placed=ticks(0, 1, 2, 3))
     places = ticks(0, 1, 2, 3)
     (source, sequences), *_ = places.origins
-    client.give_part(ArrivalPart(1, source, sequences[0], (FIRST,)))
+    client.deliver_part(ArrivalPart(1, source, sequences[0], (FIRST,)))
     assert client.delivered(FIRST) == ((PUBEND, places.sequences[0]),)
     assert client.was_delivered(FIRST, source, sequences[0])
     assert not client.was_delivered(FIRST, source, sequences[0] + 1)
@@ -208,7 +208,7 @@ def test_a_consumed_arrival_commits_all_before_it_and_itself_up_to_the_publicati
     arrive(client, 1, 3, FIRST, stream=OTHER)
     arrive(client, 10, 34, FIRST, stream=PUBEND, placed=ticks(0, 1, 2, 3, 4))
     arrive(client, 5, 9, FIRST)
-    client.give(4)
+    client.deliver(4)
     client.commit_consumed(FIRST, 3, ANN, 2)
     assert client.committed(FIRST) == ((STREAM, 4), (OTHER, 3), (PUBEND, 13))
     assert client.acknowledgements() == [Acknowledge(STREAM, 1, 4), Acknowledge(OTHER, 1, 3)]
@@ -247,7 +247,7 @@ def test_positions_are_those_of_a_list_of_publications(seed: int) -> None:
             arrivals.append((stream, first, last, numbers))
         elif act == 2:
             given = random.randint(given, len(arrivals))
-            client.give(given)
+            client.deliver(given)
         elif act == 3 and given:
             client.commit_through(given)
             commit_through(given, (FIRST, SECOND))
@@ -272,7 +272,7 @@ def test_positions_are_those_of_a_list_of_publications(seed: int) -> None:
             is_due = all(done.get((n, stream), 0) >= last for n in those if n in wanted)
             if not is_due and any(n in wanted for n in those):
                 assert (stream, last) not in acknowledged
-    client.give(len(arrivals))
+    client.deliver(len(arrivals))
     client.commit_through(len(arrivals))
     for each in client.acknowledgements():
         acknowledged.update((each.stream, n) for n in range(each.first, each.last + 1))

@@ -1,5 +1,6 @@
 """A small disk for tests that fill it; only root can mount a disk."""
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -20,6 +21,21 @@ def mounted_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def limit_writes(monkeypatch: pytest.MonkeyPatch, room_bytes: int) -> None:
+    """Let `os.write` fail for lack of room after so many bytes, until the patches are undone."""
+    write, left = os.write, room_bytes
+
+    def write_until_full(file: int, data: memoryview) -> int:
+        nonlocal left
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = write(file, data[:left])
+        left -= written
+        return written
+
+    monkeypatch.setattr(os, "write", write_until_full)
 
 
 def fill_disk(disk: Path) -> Path:

@@ -20,11 +20,13 @@ import pytest
 import trio
 import trio.testing
 
+from brokerd.client.application import Publication, publications_of
 from brokerd.client.client import BrokerUnreachable, Callbacks, Client, connect
 from brokerd.client.consumer import BrokerTokens, Consumer
 from brokerd.client.tokens import OwnTokens
 from brokerd.client.transactions import DurableSubscription
 from brokerd.model.client_messages import Deliveries
+from brokerd.model.identity import SourceId
 from brokerd.runtime.streams import Gate
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.every_protocol import HOMES, three_brokers
@@ -70,9 +72,11 @@ class Receipt:
 
     Attributes:
         name: `PUBLISHER-NUMBER`, the payload.
+        source: the source; a publisher that moves continues as another source.
     """
 
     name: str
+    source: SourceId
     redelivered: bool
 
 
@@ -322,7 +326,7 @@ class Subscriber:
         way = choose(("publications", "runs", "receive")) if self.way == "mixed" else self.way
         if way == "publications":
             publication = await anext(client.publications())
-            self.receipts.append(receipt_of(publication.payload, publication.redelivered))
+            self.receipts.append(receipt_of(publication))
         elif way == "runs":
             self._take(await anext(client))
         else:
@@ -331,13 +335,13 @@ class Subscriber:
     async def _consume(self, consumer: DurableSubscription | Consumer) -> None:
         if isinstance(consumer, Consumer) and self.mode == "auto":
             publication = await anext(consumer)
-            self.receipts.append(receipt_of(publication.payload, publication.redelivered))
+            self.receipts.append(receipt_of(publication))
             return
         received: list[Receipt] = []
         try:
             async with consumer.transaction() as transaction:
                 for each in await transaction.receive(self._choices.choice((1, 5))):
-                    received.append(receipt_of(each.payload, each.redelivered))
+                    received.append(receipt_of(each))
                 if self._choices.random() < 0.2:
                     raise Undo
                 if isinstance(consumer, DurableSubscription):
@@ -348,25 +352,24 @@ class Subscriber:
 
     def _take(self, *items: Deliveries) -> None:
         for item in items:
-            for _, _, payload in item.run.publications():
-                self.receipts.append(receipt_of(bytes(payload), item.redelivered))
+            self.receipts += map(receipt_of, publications_of(item))
 
 
-def receipt_of(payload: bytes, redelivered: bool) -> Receipt:
-    return Receipt(payload.decode(), redelivered)
+def receipt_of(publication: Publication) -> Receipt:
+    return Receipt(publication.payload.decode(), publication.source, publication.redelivered)
 
 
 def judge(subscriber: Subscriber, history: History, *, by_kind: bool) -> list[str]:
     """Return the violations: phantoms, unmarked duplicates, losses, false gaps, disorder.
 
     Args:
-        by_kind: the protocol keeps the order of a publisher within a kind only.
+        by_kind: the protocol keeps the order of a source within a kind only.
     """
     found: list[str] = []
     matches = PREDICATES[subscriber.predicate]
     may_repeat = subscriber.mode not in ("plain", "own")
     seen: dict[str, None] = {}
-    last: dict[tuple[str, str], int] = {}
+    last: dict[tuple[SourceId, str], int] = {}
     for receipt in subscriber.receipts:
         if receipt.name not in history.published:
             found.append(f"phantom {receipt.name}")
@@ -379,8 +382,8 @@ def judge(subscriber: Subscriber, history: History, *, by_kind: bool) -> list[st
         seen[receipt.name] = None
         if receipt.redelivered:
             continue
-        publisher, number = receipt.name.split("-")
-        stream = publisher, attributes["kind"] if by_kind else ""
+        number = receipt.name.partition("-")[2]
+        stream = receipt.source, attributes["kind"] if by_kind else ""
         if last.get(stream, -1) >= int(number):
             found.append(f"order {receipt.name} after {last[stream]}")
         last[stream] = int(number)

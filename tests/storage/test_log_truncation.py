@@ -9,6 +9,7 @@ import pytest
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import MARK_NAME, LogVolume
 from tests.helpers.lossy_disk import LossyDisk
+from tests.helpers.small_disk import limit_writes
 
 A, B = "events", "filters"
 LOGS = (A, B)
@@ -114,17 +115,7 @@ def test_a_group_that_found_no_room_leaves_nothing_and_is_written_later(
 ) -> None:
     files = opened(tmp_path / "log")
     files.write([entry(A, 1)])
-    write = os.write
-    room = [40]
-
-    def write_what_fits(file: int, data: memoryview) -> int:
-        if not room[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written = write(file, data[: room[0]])
-        room[0] -= written
-        return written
-
-    monkeypatch.setattr(os, "write", write_what_fits)
+    limit_writes(monkeypatch, 40)
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         files.write([entry(A, 2, bytes(100))])
     monkeypatch.undo()

@@ -17,6 +17,7 @@ from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
 from brokerd.storage.log_volume import LogVolume
 from tests.helpers.lossy_disk import LossyDisk
 from tests.helpers.memory_storage import MemoryFiles
+from tests.helpers.small_disk import limit_writes
 
 A, B = "events", "filters"
 LOGS = (A, B)
@@ -324,16 +325,7 @@ def test_damage_on_a_full_disk_is_removed_once_there_is_room(tmp_path, monkeypat
     path = sorted(folder.glob("*.log"))[1]
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     volume = LogVolume(folder)
-    write, room = os.write, [24]
-
-    def write_what_fits(file: int, data: memoryview) -> int:
-        if not room[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written = write(file, data[: room[0]])
-        room[0] -= written
-        return written
-
-    monkeypatch.setattr(os, "write", write_what_fits)
+    limit_writes(monkeypatch, 24)
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         volume.begin(LOGS, recovering=True, drops_damage=True)
     monkeypatch.undo()
