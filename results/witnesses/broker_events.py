@@ -217,14 +217,14 @@ def _check_requests(folder: RunFolder) -> Iterator[str]:
     """
     brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
     requested: dict[str, list[int]] = {process.name: [] for process in brokers}
-    begun: list[int] = []
+    begun: dict[str, int] = {}
     for process in brokers:
         for line in process.lines("events.jsonl"):
             if line.get("event") == "lines_left_out":
                 return
             at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
             if line.get("event") == "run_begun":
-                begun.append(at_ns)
+                begun.setdefault(process.name, at_ns)  # once more after each restart
             if line.get("event") == "retransmission_requested":
                 requested.setdefault(folder.brokers[line["peer"]], []).append(at_ns)
     restarts = [
@@ -237,7 +237,7 @@ def _check_requests(folder: RunFolder) -> Iterator[str]:
         hosts = {other.host for other in brokers}
         error_ns = max(folder.timeline.error_ns(process.host, host) or 0 for host in hosts)
         # Before, a broker of a kept deployment logged requests to the log of another run.
-        from_ns = max(begun, default=-NEVER_NS) + error_ns
+        from_ns = max(begun.values(), default=-NEVER_NS) + error_ns
         lines = [
             line for line in process.lines("stats.jsonl")
             if "nacks_received" in line

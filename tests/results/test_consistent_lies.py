@@ -36,7 +36,7 @@ BOUND_BY = {
     "c3_delivered_more": ("ges-calm", "ges_reliable-calm"),
     "positions_were_exchanged": ("ges_reliable-calm",),
     "c3_requested_nothing_again": ("gryphon-faults",),
-    "c1_released_what_is_not_published": ("durable-faults",),
+    "c1_delivered_what_is_not_published": ("durable-faults",),
 }
 """Runs that bind the subject of a lie: most of them without retransmissions by brokers."""
 CONTRADICTED = [
@@ -98,7 +98,7 @@ def test_a_lie_in_all_files_of_one_author_is_contradicted_by_another(
         ("c2_never_lost_a_broker", "gryphon-faults"),
         ("c2_never_lost_a_broker", "durable-faults"),
         ("c3_requested_nothing_again", "gryphon-faults"),
-        ("c1_released_what_is_not_published", "durable-faults"),
+        ("c1_delivered_what_is_not_published", "durable-faults"),
         ("the_window_was_smaller", "gryphon-faults"),
         ("gaps_were_permitted", "gryphon-faults"),
     ],
