@@ -79,6 +79,7 @@ class Count:
             for (path, layout), file in self._files
             if layout in layouts and not file.whole
         }
+        displaced, scattered = self._count_displaced()
         return Rows(
             sources=self._sources(),
             lanes=self._lanes(),
@@ -105,7 +106,8 @@ class Count:
             late_intents={place: self._count_late(file) for place, file in self._select("intents")},
             short_intents={place: _count_short(file) for place, file in self._select("intents")},
             misplaced=self._misplaced(),
-            displaced=self._count_displaced(),
+            displaced=displaced,
+            scattered=scattered,
             shifted_fences={
                 place: sum(
                     row["intended_ns"] != row["at_ns"]
@@ -252,13 +254,14 @@ class Count:
                 before = row["row"]
         return found
 
-    def _count_displaced(self) -> int:
+    def _count_displaced(self) -> tuple[int, int]:
+        """Return the wrong places, and the further streams of publications with several."""
         deliveries = dict(self._select("deliveries"))
         placed = dict(self._select("positions"))
         if sum(len(file.rows) for file in placed.values()) > MOST_PLACES:
-            return 0
+            return 0, 0
         at: dict[tuple[str, int], set[Key]] = {}
-        of: dict[Key, set[tuple[str, int]]] = {}
+        of: dict[tuple[str, Key], set[int]] = {}
         descents = 0
         for place, file in placed.items():
             last: dict[tuple[int, int], int] = {}
@@ -270,7 +273,7 @@ class Count:
                 key = _key(deliveries[place], own, own["sequence"])
                 where = file.tables["streams"][row["stream"]], row["position"]
                 at.setdefault(where, set()).add(key)
-                of.setdefault(key, set()).add(where)
+                of.setdefault((where[0], key), set()).add(row["position"])
                 lane = own["subscription"], row["stream"]
                 descents += row["position"] < last.get(lane, 0)
                 last[lane] = row["position"]
@@ -282,7 +285,8 @@ class Count:
                 back += (incarnation, number) < before
                 reached[stream, source] = incarnation, number
         several = sum(len(each) - 1 for each in at.values())
-        return back + several + descents + sum(len(each) - 1 for each in of.values())
+        several += sum(len(each) - 1 for each in of.values())
+        return back + several + descents, len(of) - len({key for _, key in of})
 
     def _sources(self) -> dict[tuple[str, int], SourceRows]:
         numbers: dict[tuple[str, int], list[int]] = {}

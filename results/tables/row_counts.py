@@ -101,6 +101,7 @@ class _Columns:
             client_of |= names
         answers = {place: self._answers(file) for place, file in self._select("acks")}
         phase = next((p for p in self._run.phases if p.name == "measure"), None)
+        displaced, scattered = self._count_displaced()
         return Rows(
             sources=self._sources(),
             lanes=self._lanes(),
@@ -140,7 +141,8 @@ class _Columns:
             late_intents={place: self._count_late(file) for place, file in self._select("intents")},
             short_intents={place: _count_short(file) for place, file in self._select("intents")},
             misplaced={place: self._misplaced(place) for place, _ in self._select("positions")},
-            displaced=self._count_displaced(),
+            displaced=displaced,
+            scattered=scattered,
             shifted_fences={
                 place: self._count_shifted(file) for place, file in self._select("publications")
             },
@@ -246,11 +248,12 @@ class _Columns:
         named = (rows["kind"] == NOTICE) | (rows["kind"] == STRETCH)
         return int((~named & (rows["partition"] != 0)).sum())
 
-    def _count_displaced(self) -> int:
+    def _count_displaced(self) -> tuple[int, int]:
+        """Return the wrong places, and the further streams of publications with several."""
         logs = dict(self._select("deliveries"))
         placed = [(place, file) for place, file in self._select("positions") if place in logs]
         if sum(file.rows for _, file in placed) > MOST_PLACES:
-            return 0
+            return 0, 0
         names: dict[str, int] = {}
         parts = [np.zeros((0, 5), "i8")]
         descents = 0
@@ -274,14 +277,17 @@ class _Columns:
             columns += [own["incarnation"].astype("i8"), own["sequence"]]
             parts.append(np.stack(columns, axis=1))
         once = np.unique(np.concatenate(parts), axis=0)
-        several = 2 * len(once) - sum(
-            len(np.unique(once[:, columns], axis=0)) for columns in ([0, 1], [2, 3, 4])
+        n_places, n_by_stream, n_publications = (
+            len(np.unique(once[:, columns], axis=0))
+            for columns in ([0, 1], [0, 2, 3, 4], [2, 3, 4])
         )
+        several = 2 * len(once) - n_places - n_by_stream
         by_source = once[np.lexsort((once[:, 4], once[:, 3], once[:, 1], once[:, 2], once[:, 0]))]
         steps = np.diff(by_source, axis=0)
         is_same = (steps[:, 0] == 0) & (steps[:, 2] == 0)
         is_back = (steps[:, 3] < 0) | ((steps[:, 3] == 0) & (steps[:, 4] < 0))
-        return several + int((is_same & is_back).sum()) + descents
+        displaced = several + int((is_same & is_back).sum()) + descents
+        return displaced, n_by_stream - n_publications
 
     def _count_kept_back(self, file: RecordFile) -> int:
         rows = _map(file)

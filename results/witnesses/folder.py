@@ -379,6 +379,12 @@ class RunFolder:
         return self.names_system and self.workload.get("protocol") not in DEFINITIONS
 
     @property
+    def overlay_kind(self) -> str:
+        """The kind of overlay of the run's protocol; "" for another system."""
+        definition = DEFINITIONS.get(str(self.workload.get("protocol")))
+        return "" if definition is None else str(definition.kind)
+
+    @property
     def names_system(self) -> bool:
         """True if the manifest or the specification names another system."""
         return "system" in self.manifest or self.has(SYSTEM)

@@ -112,15 +112,9 @@ def _stores(folder: RunFolder) -> frozenset[str] | None:
     return None
 
 
-def _kind(folder: RunFolder) -> str:
-    """Return the kind of overlay of the run's protocol; "" for another system."""
-    definition = DEFINITIONS.get(str(folder.workload.get("protocol")))
-    return "" if definition is None else str(definition.kind)
-
-
 def _is_storing(folder: RunFolder) -> bool:
     """Return True if storages count publications, by the counters of brokers."""
-    return _kind(folder) == "hierarchy" and any(
+    return folder.overlay_kind == "hierarchy" and any(
         _OF_STORAGES in line
         for process in folder.processes
         if process.name in folder.brokers
@@ -133,7 +127,7 @@ def _most_at_home(
 ) -> int | None:
     """Return the largest possible count of a broker; None if clients or brokers sent again."""
     is_disturbed = faults_at(folder, process.name) or replacements(folder, process)
-    if _kind(folder) != _COUNTS_CLIENTS or is_disturbed:
+    if folder.overlay_kind != _COUNTS_CLIENTS or is_disturbed:
         return None
     if rows.published != rows.acknowledged or folder.joined:
         return None
@@ -183,7 +177,7 @@ def check_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]
         sum(int(line.get(name) or 0) for lines in last for line in lines)
         for name in ("publications_received", "publications_forwarded")
     )
-    is_each_hop = _kind(folder) in _COUNT_EACH_HOP and not _is_storing(folder)
+    is_each_hop = folder.overlay_kind in _COUNT_EACH_HOP and not _is_storing(folder)
     wanted = sum(rows.published.values()) + (forwarded if is_each_hop else 0)
     # A publication that was forwarded on a session that ended may never have arrived there.
     is_cut = is_each_hop and any(
@@ -196,7 +190,7 @@ def check_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]
     elif DEFINITIONS[str(folder.workload.get("protocol"))].promises.exactly_once:
         again = sum(int(line.get("resent_publications") or 0) for lines in last for line in lines)
         least = max(least, wanted - again)
-    is_repeating = _kind(folder) == _REPEATS or (_is_storing(folder) and _is_slow(rows))
+    is_repeating = folder.overlay_kind == _REPEATS or (_is_storing(folder) and _is_slow(rows))
     if received < least or (received > wanted and not is_repeating):
         yield doubt(
             "disagree", one="raw/*/*/stats.jsonl", other="publications.rec",
@@ -213,7 +207,7 @@ def check_deliverers(
     """
     if folder.manifest.get("state") != "complete" or folder.rolling_ns is not None:
         return
-    if _kind(folder) not in _COUNT_EACH_HOP or _is_storing(folder):
+    if folder.overlay_kind not in _COUNT_EACH_HOP or _is_storing(folder):
         return
     home_of = {
         client: homes.pop()

@@ -54,7 +54,8 @@ def _check_tables(process: ProcessFolder) -> Iterator[str]:
 def _check_places(folder: RunFolder, rows: Rows) -> Iterator[str]:
     """Yield wrong places of a run whose order the judges do not judge by places.
 
-    A broker that accepted a loss may place a publication again.
+    A broker that accepted a loss may place a publication again. Each storage of a hierarchy has a
+    stream with places of its own.
     """
     guarantee = folder.workload.get("guarantee") or {}
     order = guarantee.get("order", "promised")
@@ -67,6 +68,8 @@ def _check_places(folder: RunFolder, rows: Rows) -> Iterator[str]:
     )
     if rows.displaced and order not in STREAMS and not is_lost:
         yield differ("positions.rec", "deliveries.rec", "wrong places", rows.displaced, 0)
+    if rows.scattered and folder.overlay_kind != "hierarchy" and not is_lost:
+        yield differ("positions.rec", "deliveries.rec", "further streams", rows.scattered, 0)
     for process in folder.processes:
         tables = process.document("positions.rec.json").get("tables") or {}
         used = rows.streams.get(process.place, {})

@@ -131,9 +131,11 @@ class Rows:
         short_intents: by process folder, reservations of fewer numbers than any block has.
         misplaced: by process folder, positions that do not follow the one before, or have another
             stamp than their delivery.
-        displaced: publications at two places of streams, places with two publications, places of a
+        displaced: publications at two places of a stream, places with two publications, places of a
             source out of its order, and places below the one before of the same subscription,
             together; 0 where the places are too many.
+        scattered: further streams of publications with places in several; 0 where the places are
+            too many.
         shifted_fences: by process folder, fences with another intended time than their sending.
         partitioned: by process folder, deliveries that name a partition, as only notices do.
         until: returns, for a process folder and a layout, how many rows have a stamp up to one,
@@ -173,6 +175,7 @@ class Rows:
     short_intents: Mapping[str, int] = field(default_factory=dict)
     misplaced: Mapping[str, int] = field(default_factory=dict)
     displaced: int = 0
+    scattered: int = 0
     shifted_fences: Mapping[str, int] = field(default_factory=dict)
     partitioned: Mapping[str, int] = field(default_factory=dict)
     late_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)

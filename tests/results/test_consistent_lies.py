@@ -16,6 +16,8 @@ from results.rules.terms import ON_TRUST
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.row_counts import rows_of
+from results.witnesses.folder import RunFolder
+from results.witnesses.records import doubts_about_records
 from tests.helpers.consistent_lies import LIES
 from tests.helpers.lie_tables import tell
 from tests.helpers.settled_runs import unpack, with_repeated_settings
@@ -123,6 +125,18 @@ def test_both_readers_count_exchanged_places(tmp_path: Path) -> None:
     assert tell(folder, LIES["positions_were_exchanged"])
     one, other = count()
     assert one == other > 0
+
+
+def test_only_storages_place_a_publication_in_several_streams(tmp_path: Path) -> None:
+    """Each of two storages serves the subscriber of its unit; both subscribers want everything."""
+    folder = unpack(HERE / "storages_run.tar.gz", tmp_path / "run")
+    run = read_run(folder)
+    one, other = count_rows(folder), rows_of(run, read_logs(run))
+    assert (one.displaced, one.scattered) == (other.displaced, other.scattered) == (0, 64)
+    assert judged(folder) == ("VALID", [])
+    workload = folder / "spec" / "workload.toml"
+    workload.write_text(workload.read_text().replace('"ges_reliable"', '"gryphon"'))
+    assert "further streams" in "".join(doubts_about_records(RunFolder(folder, run), one))
 
 
 def test_a_lie_that_no_file_contradicts_is_in_the_list_of_facts_on_trust() -> None:
