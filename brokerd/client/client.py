@@ -162,8 +162,12 @@ async def connect(
     for each in (*addresses, *elsewhere):
         check_address(f"client {name}: address", each, is_dialled=dials_tcp)
     brokers = Brokers(addresses, elsewhere)
-    if dial is None:
-        dial = dial_tcp if tls is None else dial_tls(credentials_of(tls))
+    if dial is None and tls is not None:
+        credentials = credentials_of(tls)
+        credentials.check("client", name, deployment_id)
+        dial = dial_tls(credentials)
+    elif dial is None:
+        dial = dial_tcp
     if gate is not None:
         dial = gate.before(dial)
     if tokens is not None and store is not None:

@@ -148,6 +148,8 @@ class BrokerProcess:
         self._config = config
         self._definition = definition_of(config.protocol)
         self._credentials = TlsCredentials(config.tls) if config.tls is not None else None
+        if self._credentials is not None:
+            self._credentials.check("broker", config.broker, config.deployment_id)
         if config.tls is None:
             for name, address in config.addresses.items():
                 if not is_loopback(address):

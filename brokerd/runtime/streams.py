@@ -7,6 +7,7 @@ has no free file descriptor cannot accept either. Neither is a fault of the list
 # Otherwise each process forked off one image imports it with its first address: a MiB each.
 import encodings.idna  # noqa: F401
 import errno
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -56,8 +57,26 @@ def dial_tls(credentials: TlsCredentials) -> Dial:
 
 
 async def _open_tcp(address: str) -> trio.SocketStream:
+    """Return a connection to "host:port".
+
+    Raises:
+        OSError: no address of the host accepts the connection; the text is the cause of each.
+    """
     host, _, port = address.rpartition(":")
-    return await trio.open_tcp_stream(host.strip("[]"), int(port))
+    try:
+        return await trio.open_tcp_stream(host.strip("[]"), int(port))
+    except OSError as error:
+        failed = error.__cause__
+        causes = failed.exceptions if isinstance(failed, BaseExceptionGroup) else (failed or error,)
+        texts = [_words_of(each) for each in causes if isinstance(each, OSError)]
+        raise OSError(", ".join(dict.fromkeys(texts)) or str(error)) from error
+
+
+def _words_of(error: OSError) -> str:
+    """Return the cause without the address, which the caller names."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return (error.strerror or str(error)).lower()
 
 
 async def first_message(stream: trio.abc.Stream, decoder: "FrameDecoder") -> Any:

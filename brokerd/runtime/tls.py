@@ -8,17 +8,20 @@ address, identifies the peer.
 
 import hashlib
 import ipaddress
+import os
 import ssl
+import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trio
 
 from brokerd.config import TlsFiles
 from brokerd.errors import ConfigError
-from brokerd.sessions.messages import Identity
+from brokerd.sessions.messages import Identity, Role
 
 HANDSHAKE_LIMIT_BYTES: Final = 16 << 10
 """Most bytes that are read from the other end before its certificate is shown."""
@@ -69,15 +72,36 @@ class TlsCredentials:
         self._files = files
         self._server: ssl.SSLContext
         self._client: ssl.SSLContext
+        self._identity: Identity | None = None
+        self._refusal_of_newer = ""
         self._read_ns = _modification_ns(files)
-        self._read()
+        self._server, self._client = self._read()
 
-    def _read(self) -> None:
-        _check_privacy(Path(self._files.key))
-        server = self._context(ssl.PROTOCOL_TLS_SERVER)
+    def _read(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """Return the contexts of the accepting and of the opening end, from the files."""
+        _check_access(self._files)
+        server = _context(self._files, ssl.PROTOCOL_TLS_SERVER)
         # No tickets: sessions are never resumed here, and tickets would be written unasked.
         server.num_tickets = 0
-        self._server, self._client = server, self._context(ssl.PROTOCOL_TLS_CLIENT)
+        return server, _context(self._files, ssl.PROTOCOL_TLS_CLIENT)
+
+    def check(self, role: Role, name: str, deployment: str) -> None:
+        """Check that peers with the same authority accept the certificate for a member.
+
+        Args:
+            deployment: the deployment id; empty if the member does not require one.
+
+        Raises:
+            ConfigError: the certificate is of another authority, member or deployment, has expired
+                or is not valid yet; the text names the file.
+        """
+        self._refresh()
+        if self._identity is None:
+            self._identity = _verify_own(self._files, self._server)
+        identity = self._identity
+        why = identity.refuses(role, name, deployment or identity.deployment)
+        if why is not None:
+            raise _unusable(self._files, why)
 
     def reload(self) -> str:
         """Read the files again, for new connections; existing connections continue.
@@ -88,18 +112,28 @@ class TlsCredentials:
         Raises:
             ConfigError: the files cannot be used; the earlier credentials stay.
         """
-        self._read()
-        self._read_ns = _modification_ns(self._files)
+        changed_ns = _modification_ns(self._files)
+        self._replace()
+        self._read_ns = changed_ns
         pem = Path(self._files.certificate).read_text(encoding="ascii")
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+
+    def _replace(self) -> None:
+        """Load files that fit together; keep the earlier credentials otherwise."""
+        server, client = self._read()
+        self._identity = _verify_own(self._files, server)
+        self._server, self._client = server, client
+        self._refusal_of_newer = ""
 
     def _refresh(self) -> None:
         """Load a renewed certificate; keep the earlier credentials if the new ones are invalid."""
         changed_ns = _modification_ns(self._files)
         if changed_ns != self._read_ns:
-            with suppress(ConfigError):  # perhaps only one of the files is written yet
-                self._read()
+            try:
+                self._replace()
                 self._read_ns = changed_ns
+            except ConfigError as error:  # perhaps only one of the files is written yet
+                self._refusal_of_newer = f"; newer files are not in use: {error}"
 
     async def welcome(self, transport: trio.abc.Stream) -> "TlsStream":
         """Return the accepting end of a connection; `transport` is closed on failure.
@@ -122,27 +156,10 @@ class TlsCredentials:
             TlsError: the other end does not support TLS 1.3, or has closed.
         """
         self._refresh()
-        return await _shake_hands(transport, self._client, server_side=False)
-
-    def _context(self, protocol: int) -> ssl.SSLContext:
-        context = ssl.SSLContext(protocol)
-        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.verify_flags |= ssl.VERIFY_X509_STRICT
-        files = self._files
         try:
-            context.load_verify_locations(files.authority)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"tls: authority = {files.authority!r}: {_words(error)}") from None
-        try:
-            # An encrypted key would ask for its passphrase on the terminal.
-            context.load_cert_chain(files.certificate, files.key, password=_refuse_passphrase)
-        except (OSError, ssl.SSLError, ValueError) as error:
-            raise ConfigError(
-                f"tls: certificate = {files.certificate!r}, key = {files.key!r}: {_words(error)}"
-            ) from None
-        return context
+            return await _shake_hands(transport, self._client, server_side=False)
+        except CertificateRefused as error:
+            raise CertificateRefused(f"{error}{self._refusal_of_newer}") from error
 
 
 @lru_cache(maxsize=16)
@@ -269,14 +286,9 @@ class TlsStream(trio.abc.Stream):
             await self.transport.send_all(self._outgoing.read())
 
     def _read_identity(self) -> Identity:
-        names = (self._records.getpeercert() or {}).get("subjectAltName", ())
-        if len(names) != 1 or names[0][0] != "URI":
-            raise CertificateRefused(
-                "the other end's certificate does not name one member of a deployment"
-            )
         try:
-            return Identity.from_uri(str(names[0][1]))
-        except ValueError as error:
+            return _identity_in(self._records.getpeercert())
+        except CertificateRefused as error:
             raise CertificateRefused(f"the other end's certificate: {error}") from None
 
 
@@ -320,20 +332,127 @@ async def _shake_hands(
     return stream
 
 
+def _identity_in(certificate: Mapping[str, Any] | None) -> Identity:
+    """Return the identity in a verified certificate.
+
+    Raises:
+        CertificateRefused: it does not name one member of a deployment.
+    """
+    names = (certificate or {}).get("subjectAltName", ())
+    if len(names) != 1 or names[0][0] != "URI":
+        raise CertificateRefused("it does not name one member of a deployment")
+    try:
+        return Identity.from_uri(str(names[0][1]))
+    except ValueError as error:
+        raise CertificateRefused(str(error)) from None
+
+
 def _modification_ns(files: TlsFiles) -> tuple[int, ...]:
     try:
-        return tuple(Path(name).stat().st_mtime_ns for name in (files.certificate, files.key))
+        names = (files.authority, files.certificate, files.key)
+        return tuple(Path(name).stat().st_mtime_ns for name in names)
     except OSError:
         return ()
 
 
-def _check_privacy(key: Path) -> None:
+def _context(files: TlsFiles, protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    _load_authority(context, "authority", files.authority)
     try:
-        mode = key.stat().st_mode
-    except OSError as error:
-        raise ConfigError(f"tls: key = {str(key)!r}: {error.strerror}") from None
-    if mode & 0o077:
-        raise ConfigError(f"tls: key = {str(key)!r} is open to others; its mode must be 0600")
+        # An encrypted key would ask for its passphrase on the terminal.
+        context.load_cert_chain(files.certificate, files.key, password=_refuse_passphrase)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+            reason = f"not the key of certificate = {files.certificate!r}"
+        else:
+            # A throwaway context shows whether the certificate is the damaged file.
+            _load_authority(ssl.SSLContext(protocol), "certificate", files.certificate)
+            reason = _words_of_pem(error, "private key")
+        raise ConfigError(f"tls: key = {files.key!r}: {reason}{_AGAIN}") from None
+    return context
+
+
+def _load_authority(context: ssl.SSLContext, subject: str, path: str) -> None:
+    try:
+        context.load_verify_locations(path)
+    except (OSError, ssl.SSLError) as error:
+        reason = _words_of_pem(error, "certificate")
+        raise ConfigError(f"tls: {subject} = {path!r}: {reason}{_AGAIN}") from None
+
+
+_AGAIN: Final = "; write the three files again, from one issue (`pubsubctl certificate`)"
+
+
+def _words_of_pem(error: Exception, content: str) -> str:
+    """Return the reason for which a PEM file cannot be loaded, for people."""
+    if isinstance(error, ssl.SSLError):
+        return f"no {content} in PEM, or cut short"
+    return _words(error)
+
+
+def _check_access(files: TlsFiles) -> None:
+    """Check that others can neither read the key nor replace one of the files.
+
+    Raises:
+        ConfigError: they can, or a file is missing; the text names the file or its folder.
+    """
+    for subject in ("authority", "certificate", "key"):
+        path = Path(getattr(files, subject))
+        place = f"tls: {subject} = {str(path)!r}"
+        try:
+            found = path.stat()
+            folders = {each: each.stat() for each in (path.parent, path.resolve().parent)}
+        except (OSError, RuntimeError) as error:
+            raise ConfigError(f"{place}: {getattr(error, 'strerror', error)}") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigError(f"{place} is no file")
+        if os.geteuid() and found.st_uid not in (os.geteuid(), 0):
+            raise ConfigError(f"{place} belongs to another user; copy it to a file of your own")
+        if subject == "key" and found.st_mode & 0o077:
+            raise ConfigError(f"{place} is open to others; its mode must be 0600 (`chmod 600`)")
+        if found.st_mode & stat.S_IWOTH:
+            raise ConfigError(f"{place} can be changed by others (`chmod o-w`)")
+        for folder, status in folders.items():
+            if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+                raise ConfigError(
+                    f"{place} can be replaced by others: folder {folder} has mode "
+                    f"{stat.S_IMODE(status.st_mode):04o} (`chmod o-w`)"
+                )
+
+
+def _verify_own(files: TlsFiles, server: ssl.SSLContext) -> Identity:
+    """Return the identity in the process's own certificate, after a handshake with itself.
+
+    Raises:
+        ConfigError: the process's own authority does not accept the certificate.
+    """
+    client = _context(files, ssl.PROTOCOL_TLS_CLIENT)
+    client.verify_mode = ssl.CERT_NONE
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    opening = client.wrap_bio(back, there)
+    accepting = server.wrap_bio(there, back, server_side=True)
+    try:
+        for end in (opening, accepting, opening, accepting):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+        return _identity_in(accepting.getpeercert())
+    except (ssl.SSLCertVerificationError, CertificateRefused) as error:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            why = _OBJECTIONS.get(error.verify_code, error.verify_message)
+        else:
+            why = str(error)
+        raise _unusable(files, why) from None
+
+
+def _unusable(files: TlsFiles, why: str) -> ConfigError:
+    return ConfigError(
+        f"tls: certificate = {files.certificate!r}: {why} (authority = {files.authority!r}); "
+        "issue a new one: `pubsubctl certificate` for a client, `deploy` for a broker"
+    )
 
 
 def _refuse_passphrase() -> str:

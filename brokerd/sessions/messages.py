@@ -164,4 +164,5 @@ class Identity:
             fits = role == "client" and name.endswith(f".{self.name}")
         if fits and self.deployment == deployment:
             return None
-        return f"the certificate is that of {self}, not of {role} {name[:64]!r}"
+        wanted = f"{role} {name[:64]!r} of deployment {deployment[:64]!r}"
+        return f"the certificate is that of {self}, not of {wanted}"

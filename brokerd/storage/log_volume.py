@@ -226,6 +226,11 @@ class LogVolume:
         with name_errors(path):
             data = self._files.read(path)
         salt = self._salt_of(path, data)
+        if is_first and number > 1 and (not salt or group_at(data, SEGMENT.size, salt) is None):
+            # Earlier segments are removed after this group is durable: no crash tears it off.
+            position = SEGMENT.size if salt else 0
+            self._segments[number] = SegmentState(salt)
+            raise LogDamaged(f"{path}: damaged at byte {position}", position)
         if not salt:
             self._remove_unborn(path, data, is_last=is_last)
             return

@@ -57,8 +57,8 @@ def subscribe(
 
     The subscription ends with the command, unless it is --durable. Status 1: a gap was announced,
     or fewer than --count publications arrived within --timeout; status 5: the broker refuses;
-    status 6: no broker can be reached. In a pipe or a file, each line is a JSON object, which
-    `publish -` reads.
+    status 6: no broker can be reached, or there is no session at the end of --timeout. In a pipe
+    or a file, each line is a JSON object, which `publish -` reads.
     """
     import trio
 
@@ -152,9 +152,11 @@ class _Subscribing:
                     ) as client,
                 ):
                     try:
-                        with trio.move_on_after(self.timeout_s):
+                        with trio.move_on_after(self.timeout_s) as waiting:
                             await attempts.wait_attached(client)
                             await self._receive(client)
+                        if waiting.cancelled_caught and not attempts.is_attached:
+                            raise Unreachable(f"{attempts.describe()}{self._so_far()}")
                     finally:
                         if not self.is_durable or self.ends:
                             with trio.CancelScope(shield=True), trio.move_on_after(_LEAVE_S):
@@ -166,6 +168,9 @@ class _Subscribing:
             is_another = "another predicate" in str(error)
             remedy = "; `--end` ends it, or use another --name" if is_another else ""
             raise HostError(f"{error}{remedy}") from None
+
+    def _so_far(self) -> str:
+        return f"; {self.received} publications arrived before" if self.received else ""
 
     async def _receive(self, client: "Client") -> None:
         if self.ends:

@@ -96,7 +96,9 @@ class Authority:
         try:
             certificate = x509.load_pem_x509_certificate((folder / CERTIFICATE_FILE).read_bytes())
             if stat.S_IMODE(key_file.stat().st_mode) & 0o077:
-                raise UserError(f"{key_file} is open to others; its mode must be 0600")
+                raise UserError(
+                    f"{key_file} is open to others; its mode must be 0600 (`chmod 600`)"
+                )
             key = serialization.load_pem_private_key(key_file.read_bytes(), None)
         except (OSError, ValueError, TypeError) as error:
             raise UserError(
@@ -257,7 +259,7 @@ class OperatorKey:
         path = folder / OPERATOR_KEY_FILE
         try:
             if stat.S_IMODE(path.stat().st_mode) & 0o077:
-                raise UserError(f"{path} is open to others; its mode must be 0600")
+                raise UserError(f"{path} is open to others; its mode must be 0600 (`chmod 600`)")
             key = serialization.load_pem_private_key(path.read_bytes(), None)
         except FileNotFoundError:
             raise PreflightFailed(

@@ -40,12 +40,17 @@ class FailedAttempts:
     """The attempts of a client to connect, with one warning.
 
     The warning is printed after an attempt failed at each broker, or after a silence.
+
+    Attributes:
+        is_attached: the client has a session with a broker.
     """
 
     def __init__(self, console: Console, addresses: Sequence[str]) -> None:
         self._console = console
         self._addresses = addresses
         self._left = len(addresses)
+        self._failure = ""
+        self.is_attached = False
 
     async def wait_attached(self, client: "Client") -> None:
         """Wait until a broker has accepted the client.
@@ -62,8 +67,15 @@ class FailedAttempts:
             self._console.warn(f"{brokers}: no answer for {SILENCE_S} s; it keeps on trying")
         await client.wait_attached()
 
+    def describe(self) -> str:
+        """Return the reason for which there is no session."""
+        return self._failure or f"{', '.join(self._addresses)}: no answer"
+
     def on_session(self, event: str, details: Mapping[str, Any]) -> None:
-        """Count a failed attempt; see `Callbacks`."""
+        """Record the session, and count a failed attempt; see `Callbacks`."""
+        self.is_attached = event in ("attached", "moved")
+        if event == "failed":
+            self._failure = f"{details['address']}: {details['reason']}"
         if event != "failed" or self._left == 0:
             return
         self._left -= 1

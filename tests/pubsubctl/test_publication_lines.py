@@ -1,17 +1,23 @@
 """Tests of publications as lines: the output of `subscribe` and the input of `publish`."""
 
+import contextlib
 import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.client.application import Publication
 from brokerd.client.events import GapAnnounced
+from brokerd.config import SessionParameters
 from brokerd.model.identity import SourceId
+from brokerd.model.predicate import EVERYTHING
+from brokerd.runtime.streams import dial_tcp
+from pubsubctl.commands.subscribe import _Subscribing
 from pubsubctl.deployment.client_access import FailedAttempts
 from pubsubctl.deployment.publication_lines import (
     LONGEST_LINE,
@@ -21,7 +27,7 @@ from pubsubctl.deployment.publication_lines import (
     gap_to_mapping,
     read_publication,
 )
-from pubsubctl.errors import UserError
+from pubsubctl.errors import Unreachable, UserError
 from tests.helpers.virtual_time import in_virtual_time
 from tests.pubsubctl.conftest import Call
 
@@ -155,3 +161,43 @@ async def test_a_broker_that_does_not_answer_is_named_once() -> None:
     late: Any = SilentClient(9)
     await refused.wait_attached(late)
     assert said[1:] == ["b3:3: connection refused; it keeps on trying"]
+
+
+async def refuse_connection(_: str) -> trio.abc.Stream:
+    raise OSError("connection refused")
+
+
+async def dial_frozen_broker(_: str) -> trio.abc.Stream:
+    end, _ = trio.testing.memory_stream_pair()
+    return end
+
+
+UNREACHED = {
+    "refused": (refuse_connection, "b1:1: connection refused"),
+    "frozen": (dial_frozen_broker, "b1:1: no answer"),
+}
+
+
+@pytest.mark.parametrize("case", UNREACHED)
+def test_a_subscriber_without_a_session_at_its_end_has_reached_no_broker(case: str) -> None:
+    """Silence of a broker is not taken for a lack of publications, with or without a count."""
+    dial, cause = UNREACHED[case]
+    access: Any = SimpleNamespace(
+        certificate=lambda _: contextlib.nullcontext(),
+        dialling=lambda _: contextlib.nullcontext(dial),
+        identity="d",
+        session=SessionParameters(),
+    )
+    call: Any = SimpleNamespace(console=SimpleNamespace(warn=lambda _: None))
+    for is_durable in (False, True):
+        work = _Subscribing(call, EVERYTHING, None, 5, "b1", ("b1",), is_durable, ends=False)
+        with pytest.raises(Exception, match=cause) as raised:
+            trio.run(
+                work.run, access, "c", ["b1:1"], clock=trio.testing.MockClock(autojump_threshold=0)
+            )
+        assert type(raised.value) is Unreachable
+
+
+def test_a_refused_connection_is_reported_in_words() -> None:
+    with pytest.raises(OSError, match=r"^connection refused$"):
+        trio.run(dial_tcp, "127.0.0.1:1")

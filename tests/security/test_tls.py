@@ -7,6 +7,8 @@ finishes before the server has checked the client's certificate.
 import contextlib
 import hashlib
 import ssl
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -265,25 +267,116 @@ def test_nothing_is_dialled_off_loopback_without_certificates(address: str) -> N
     assert type(caught.value).__name__ == "ClientError"
 
 
-def test_a_key_that_others_can_read_is_refused(lab: Certificates) -> None:
-    files = lab.files("client", "c")
-    Path(files.key).chmod(0o640)
-    with pytest.raises(ConfigError, match="0600"):
-        TlsCredentials(files)
+MakeFiles = Callable[[Certificates, Path], TlsFiles]
 
 
-@pytest.mark.parametrize("which", ["authority", "certificate", "key"])
-def test_files_that_are_no_certificates_are_named(
-    lab: Certificates, tmp_path: Path, which: str
-) -> None:
-    files = lab.files("client", "c")
-    for path, why in ((tmp_path / "missing", ""), (tmp_path / "nonsense", "nonsense")):
-        if why:
-            path.touch(mode=0o600)
-            path.write_text(why)
-        paths = {name: getattr(files, name) for name in TlsFiles.__slots__} | {which: str(path)}
-        with pytest.raises(ConfigError, match=which):
-            TlsCredentials(TlsFiles(**paths))
+def _in_shared_folder(lab: Certificates, folder: Path) -> TlsFiles:
+    files = lab.files("broker", "b0")
+    shared = folder / "shared"
+    shared.mkdir()
+    copy = shared / "b0.key"
+    Path(files.key).rename(copy)
+    shared.chmod(0o777)
+    (folder / "link.key").symlink_to(copy)
+    return replace(files, key=str(folder / "link.key"))
+
+
+def _with_mode(lab: Certificates, which: str, mode: int) -> TlsFiles:
+    files = lab.files("broker", "b0")
+    Path(getattr(files, which)).chmod(mode)
+    return files
+
+
+def _damage(which: str, share: float) -> MakeFiles:
+    """Return a function that keeps a share of a file; the file is removed for a negative share."""
+
+    def make(lab: Certificates, _: Path) -> TlsFiles:
+        files = lab.files("broker", "b0")
+        path = Path(getattr(files, which))
+        content = path.read_bytes()
+        if share < 0:
+            path.unlink()
+        else:
+            path.write_bytes(content[: int(len(content) * share)])
+        return files
+
+    return make
+
+
+UNUSABLE_FILES: dict[str, tuple[MakeFiles, str]] = {
+    "key of mode 0644": (lambda lab, _: _with_mode(lab, "key", 0o644), r"key = .*0600"),
+    "key of mode 0640": (lambda lab, _: _with_mode(lab, "key", 0o640), r"key = .*0600"),
+    "authority of mode 0666": (
+        lambda lab, _: _with_mode(lab, "authority", 0o666),
+        r"authority = .* can be changed by others",
+    ),
+    "key in a folder of others": (_in_shared_folder, r"key = .*shared has mode 0777"),
+    **{
+        f"{how} {which}": (_damage(which, share), rf"tls: {which} = .*{words}")
+        for which in ("authority", "certificate", "key")
+        for how, share, words in (
+            ("empty", 0.0, "in PEM, or cut short; write"),
+            ("truncated", 0.5, "in PEM, or cut short; write"),
+            ("missing", -1, "No such file"),
+        )
+    },
+    "key of another certificate": (
+        lambda lab, _: replace(lab.files("broker", "b0"), key=lab.files("broker", "b1").key),
+        r"tls: key = .*broker-b1.*not the key of certificate = .*broker-b0",
+    ),
+    "certificate of another broker": (
+        lambda lab, _: lab.files("broker", "b1"),
+        "not of broker 'b0'",
+    ),
+    "certificate of a client": (lambda lab, _: lab.files("client", "b0"), "that of client 'b0'"),
+    "certificate of another deployment": (
+        lambda lab, _: lab.files("broker", "b0", deployment="last-week"),
+        "deployment 'last-week', not of broker 'b0' of deployment 'd'",
+    ),
+    "certificate of another authority": (
+        lambda lab, path: lab.files("broker", "b0", trust=Certificates(path, "elsewhere")),
+        r"certificate = .*another authority issued it \(authority = ",
+    ),
+    "expired certificate": (lambda lab, _: lab.files("broker", "b0", days_ago=30.1), "has expired"),
+    "certificate of tomorrow": (
+        lambda lab, _: lab.files("broker", "b0", days_ago=-1),
+        "not valid yet",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE_FILES)
+def test_a_broker_refuses_unusable_files_by_name(tmp_path: Path, case: str) -> None:
+    make, words = UNUSABLE_FILES[case]
+    files = make(Certificates(tmp_path), tmp_path)
+    with pytest.raises(ConfigError, match=words):
+        TlsCredentials(files).check("broker", "b0", "d")
+
+
+def test_a_client_refuses_the_certificate_of_another_name(tmp_path: Path) -> None:
+    files = Certificates(tmp_path).files("client", "c1")
+
+    async def story() -> None:
+        async with connect("127.0.0.1:1", "c2", tls=files):
+            pass
+
+    with pytest.raises(ConfigError, match=r"that of client 'c1'.*not of client 'c2'"):
+        trio.run(story)
+
+
+def test_a_process_keeps_its_files_until_new_files_fit_together(tmp_path: Path) -> None:
+    """A replaced authority is loaded with a certificate of that authority, not before."""
+    files = Certificates(tmp_path).files("broker", "b0")
+    later = Certificates(tmp_path, "later").files("broker", "b0")
+    credentials = TlsCredentials(files)
+    for name in ("authority", "certificate", "key"):
+        Path(getattr(files, name)).write_bytes(Path(getattr(later, name)).read_bytes())
+        if name != "key":
+            with pytest.raises(ConfigError, match="tls: "):
+                credentials.reload()
+            credentials.check("broker", "b0", "d")
+    credentials.check("broker", "b0", "d")
+    assert credentials.reload() == TlsCredentials(later).reload()
 
 
 # ---------------------------------------------------------------- S-TLS-2: false identities

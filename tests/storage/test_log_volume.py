@@ -256,6 +256,24 @@ def test_damage_before_a_whole_group_is_no_torn_end(tmp_path):
         assert path.stat().st_size == len(whole), "nobody removes what is left of it"
 
 
+@pytest.mark.parametrize("size", [0, 5, 24, 40, 90])
+def test_an_only_segment_after_others_is_never_taken_as_empty(tmp_path, size):
+    """Earlier segments are removed only after the first group of a later segment is durable."""
+    folder = tmp_path / "log"
+    written(folder, *([chopped(A, n), entry(A, n)] for n in (1, 2, 3)), segment_bytes=1)
+    path = min(folder.glob("*.log"))
+    for later in set(folder.glob("*.log")) - {path}:
+        later.unlink()
+    os.truncate(path, size)
+    (folder / log_volume.MARK_NAME).unlink()
+    volume = LogVolume(folder)
+    for _ in range(2):
+        with pytest.raises(LogDamaged, match="damaged at byte"):
+            volume.begin(LOGS, recovering=True)
+        assert path.stat().st_size == size
+    assert continued(folder) == [1]
+
+
 class RecordingFiles(DiskFiles):
     """Files on disk that record removals and synced folders."""
 
