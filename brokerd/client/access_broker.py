@@ -190,6 +190,15 @@ class AccessBroker:
         if self.occupation:
             raise ClientError(f"client {self.name} {self.occupation}")
 
+    def check_subscribed(self, number: int) -> None:
+        """Check that the client has a subscription.
+
+        Raises:
+            ClientError: there is no such subscription, or not any more.
+        """
+        if number not in self.core.subscriptions:
+            raise ClientError(f"client {self.name} has no subscription {number}")
+
     async def wait_changed(self, line: BrokerConnection | None = None) -> None:
         """Wait until some state has changed.
 
@@ -218,7 +227,7 @@ class AccessBroker:
         Raises:
             ClientError: the broker refuses the subscription.
         """
-        await self._changes.wait_started(line or self.line, self.line, number)
+        await self._changes.wait_started(self, number, line)
 
     async def wait_acknowledged(self) -> None:
         """Wait until all publications are acknowledged; write one line to the log if that is long.
@@ -248,11 +257,18 @@ class AccessBroker:
         await self._arrivals.wait(self._check_alive, self.inbox.announce_leading)
 
     async def wait_committed(self, number: int, request: int) -> None:
-        """Wait until the broker has answered a commit request of a subscription."""
+        """Wait until the broker has answered a commit request of a subscription.
+
+        Raises:
+            ClientError: the subscription has ended.
+        """
+        self.check_subscribed(number)
         if self.core.subscriptions.commits.is_committed(number, request):
             await trio.lowlevel.checkpoint()
+            return
         while not self.core.subscriptions.commits.is_committed(number, request):
             await self.wait_changed()
+            self.check_subscribed(number)
 
     async def wait_saved(self) -> None:
         """Wait until the store, if there is one, contains the present state.

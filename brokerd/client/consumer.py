@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from brokerd.client.access_broker import AccessBroker
 from brokerd.client.application import ClientError, Publication
+from brokerd.client.arguments import check_integer
 from brokerd.client.consumption import Consumed, Consumption, Taken
 from brokerd.client.events import Announced
 from brokerd.model.identity import ClientId, SourceId
@@ -144,8 +145,10 @@ class Consumer:
         """Commit the delivered publications; returns when the broker has confirmed the commit.
 
         Raises:
-            ClientError: the client cannot continue; the last deliveries may be repeated.
+            ClientError: the client cannot continue, or the subscription has ended; the last
+                deliveries may be repeated.
         """
+        self._broker.check_subscribed(self.number)
         if request := self._consumption.commit():
             self._requested = request
             self._line.nudge()
@@ -163,10 +166,12 @@ class Consumer:
         same publications are redelivered, marked.
 
         Raises:
-            ClientError: the client cannot continue, or commits each publication by itself.
+            ClientError: the client cannot continue, or commits each publication by itself, or
+                another transaction is open.
         """
         self._check("transacted")
-        assert not self._is_open, "one transaction at a time: what is taken is taken in order"
+        if self._is_open:
+            raise ClientError(f"consumer {self.number}: one transaction at a time")
         self._is_open = True
         try:
             yield Batch(self)
@@ -179,6 +184,7 @@ class Consumer:
 
     async def receive(self, limit: int) -> list[Publication]:
         """See Batch.receive."""
+        check_integer("limit", limit, 1)
         self._broker.check_free()
         received: list[Publication] = []
         while not received and not self._consumption.is_full:
@@ -229,6 +235,7 @@ class Batch:
 
         Raises:
             ClientError: the client cannot continue.
+            ConfigError: the limit is less than 1.
         """
         return await self._consumer.receive(limit)
 

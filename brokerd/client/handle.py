@@ -182,6 +182,7 @@ class Client:
             await trio.lowlevel.checkpoint()
         while self.outstanding >= self._window:
             await self._broker.wait_changed()
+        self._broker.check_free()  # the client may move or detach by now
 
     def _check_publishing(self) -> None:
         self._broker.check_free()
@@ -321,8 +322,7 @@ class Client:
 
     def _check_subscribed(self, number: int) -> None:
         check_integer("subscription", number, 1)
-        if number not in self.subscriptions:
-            raise ClientError(f"client {self.name} has no subscription {number}")
+        self._broker.check_subscribed(number)
 
     def _check_without_tokens(self, operation: str) -> None:
         if self._tokens is not None:

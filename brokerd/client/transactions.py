@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from brokerd.client.access_broker import AccessBroker
-from brokerd.client.application import Publication, publications_of
+from brokerd.client.application import ClientError, Publication, publications_of
+from brokerd.client.arguments import check_integer
 from brokerd.client.events import GapAnnounced, GapsAnnounced, Received
 from brokerd.client.inbox import Arrival
 from brokerd.client.tokens import CheckpointToken, Tokens, TransactionFailed
@@ -53,11 +54,14 @@ class DurableSubscription:
 
         Raises:
             ClientError: the client cannot continue: refused, superseded, or the commit failed
-                (another process has taken over, for instance).
+                (another process has taken over, for instance). Or the subscription has ended, or
+                another transaction is open.
             sqlite3.OperationalError: the file was busy for too long; nothing is committed, and the
                 next transaction receives the same deliveries.
         """
-        assert not self._is_open, "one transaction at a time: what is taken is taken in order"
+        if self._is_open:
+            raise ClientError(f"subscription {self.number}: one transaction at a time")
+        self._broker.check_subscribed(self.number)
         transaction = Transaction(self._broker, self)
         self._is_open = True
         self._tokens.begin()
@@ -134,11 +138,13 @@ class Transaction:
 
         Raises:
             ClientError: the client cannot continue.
+            ConfigError: the limit is less than 1.
         """
         return [each for item in await self.receive_runs(limit) for each in publications_of(item)]
 
     async def receive_runs(self, limit: int = 1_000) -> list[Deliveries]:
         """Receive as `receive`, in runs as they arrived; the fast path."""
+        check_integer("limit", limit, 1)
         await self._broker.wait_arrived()
         received: list[Deliveries] = []
         while self._inbox and len(received) < limit:

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -14,6 +14,12 @@ from brokerd.client.inbox import Inbox
 _CHECKPOINT_EVERY: Final = 64
 
 logger = logging.getLogger(__name__)
+
+
+class Lines(Protocol):
+    """The lines of a client to brokers, one at a time in use."""
+
+    line: BrokerConnection
 
 
 class Changes:
@@ -59,22 +65,25 @@ class Changes:
         check_alive(own)
 
     async def wait_started(
-        self, line: BrokerConnection, own: BrokerConnection, number: int
+        self, lines: Lines, number: int, needed: BrokerConnection | None = None
     ) -> None:
         """Wait until a subscription has started; write one line to the log if that takes long.
+
+        Args:
+            needed: the line that the caller needs; by default the line in use, even after a move.
 
         Raises:
             ClientError: the broker refuses the subscription.
         """
-        check_alive(own)
+        check_alive(lines.line)
         warning_s = trio.current_time() + self._unreachable_after_s
-        while line.states.get(number) != "started":
+        while (line := needed or lines.line).states.get(number) != "started":
             if number in line.refusals:
                 raise ClientError(f"subscription {number} was refused: {line.refusals[number]}")
             if number not in line.core.subscriptions:
                 raise ClientError(f"client {self._name} has no subscription {number!r}")
             with trio.move_on_at(warning_s) as scope:
-                await self.wait(line, own)
+                await self.wait(line, lines.line)
             if scope.cancelled_caught:
                 warning_s = math.inf
                 text = "client %s: subscription %d is %s after %g s: not all brokers confirm it"
@@ -99,16 +108,18 @@ class Changes:
 
 
 class Arrivals:
-    """The arrivals of a client, for the application that waits for the next one."""
+    """The arrivals of a client, for the tasks of the application that wait for the next one."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
-        self._arrived = trio.Event()
+        self._arrived: trio.Event | None = None
         self._calls = 0
 
     def announce(self) -> None:
-        """Wake the application."""
-        self._arrived.set()
+        """Wake all tasks that wait."""
+        if self._arrived is not None:
+            self._arrived.set()
+            self._arrived = None
 
     async def wait(self, check: Callable[[], None], before: Callable[[], None]) -> None:
         """Wait until the application can take a delivery; other tasks run now and then.
@@ -121,11 +132,13 @@ class Arrivals:
         before()
         if not self._inbox or not self._calls % _CHECKPOINT_EVERY:
             await trio.lowlevel.checkpoint()
+            before()  # other tasks may have changed the inbox
         check()
         while not self._inbox:
-            check()
-            self._arrived = trio.Event()
+            if self._arrived is None:
+                self._arrived = trio.Event()
             await self._arrived.wait()
+            check()
             before()
 
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
 from brokerd.client.application import Callbacks, ClientError
 from brokerd.client.events import GapAnnounced, GapsAnnounced, Received
@@ -34,7 +35,7 @@ class World:
         self.inbox = Inbox(callbacks)
 
     def receives(self, serial: int, first: int) -> None:
-        run = PublicationRun(SOURCE, range(first, first + 2), (b"a",), bytes(2), 0, ())
+        run = PublicationRun(SOURCE, range(first, first + 2), (b"\xa0",), bytes(2), 0, ())
         self.inbox.put(self.line, Received((Deliveries(run, (1,)),), serial))
 
     def misses(self, serial: int, number: int, first: int) -> GapAnnounced:
@@ -137,3 +138,19 @@ async def test_no_call_returns_an_arrival_after_the_end_of_the_client() -> None:
     for _ in range(100):
         with pytest.raises(ClientError):
             await arrivals.wait(check, lambda: None)
+
+
+@in_virtual_time
+async def test_a_gap_that_arrives_while_a_call_yields_is_announced_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The application then receives the publication behind the gap, and no gap in its place."""
+    world = World()
+
+    async def run_other_tasks() -> None:
+        world.misses(1, 1, 1)
+        world.receives(2, 3)
+
+    monkeypatch.setattr(trio.lowlevel, "checkpoint", run_other_tasks)
+    await Arrivals(world.inbox).wait(lambda: None, world.inbox.announce_leading)
+    assert world.inbox.take_publication().sequence == 3
