@@ -134,8 +134,8 @@ def _write_bulk_tables(spark: "SparkSession", run: Run, logs: Logs) -> None:
     if placed := [*logs.files("positions")]:
         check_positions(placed)
         rows = names.put_in(read_pieces(spark, placed, PositionReader(names, clock)))
-        folder = str(table_folder(run, "positions"))
-        rows.select(*TABLES["positions"].names).write.parquet(folder)
+        folder = table_folder(run, "positions")
+        rows.select(*TABLES["positions"].names).write.parquet(str(folder))
 
 
 PUBLICATION = ["source", "incarnation", "seq"]
