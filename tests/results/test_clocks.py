@@ -109,8 +109,8 @@ def test_both_judges_move_stamps_alike_and_bound_errors_alike(seed: int) -> None
     days_ns = random.choice((0, 2**53 + 1, 2**60 + 1, -(2**61) - 3))
     lines = [
         row(
-            host, phase, random.choice((100, 100, 200, 201)), random.choice((-7, 0, 1, 4, 10**15)) + days_ns,
-            random.choice((0, 3, MS, 5 * MS)),
+            host, phase, random.choice((100, 100, 200, 201)),
+            random.choice((-7, 0, 1, 4, 10**15)) + days_ns, random.choice((0, 3, MS, 5 * MS)),
             clock_id=random.choice(("boot-a", f"boot-{host}", f"boot-{host}")),
         )
         for host in hosts
