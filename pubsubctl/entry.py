@@ -7,6 +7,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
+MISUSED = 2
 UNWRITABLE = 4
 INTERRUPTED = 130
 
@@ -14,6 +15,7 @@ INTERRUPTED = 130
 def main() -> NoReturn:
     """Import the command and run it; Ctrl-C during the import prints no traceback."""
     _open_streams()
+    _restore_checks()
     if sys.argv[1:] == ["--version"]:  # the command answers the same, after slow imports
         from importlib.metadata import version
 
@@ -54,6 +56,19 @@ def _open_streams() -> None:
     if not has_output:
         os.write(2, b"error: standard output is closed; redirect it to a file or to /dev/null\n")
         sys.exit(UNWRITABLE)
+
+
+def _restore_checks() -> None:
+    """Start the command again if PYTHONOPTIMIZE has removed assertions and help texts.
+
+    A broker without assertions continues where it must end, and the simulator finds less.
+    """
+    if not sys.flags.optimize:
+        return
+    if os.environ.pop("PYTHONOPTIMIZE", ""):
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    os.write(2, b"error: python -O removes checks of this program; start it without -O\n")
+    sys.exit(MISUSED)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

@@ -95,7 +95,7 @@ def estimate(exchanges: Sequence[Exchange]) -> Estimate:
     since_ns = t_ns - quickest.middle_ns
     return Estimate(
         t_ns=t_ns,
-        offset_ns=round(quickest.offset_ns + drift_ppb * since_ns / 1e9),
+        offset_ns=quickest.offset_ns + round(drift_ppb * since_ns / 1e9),
         drift_ppb=round(drift_ppb, 1),
         rtt_min_ns=quickest.rtt_ns,
         err_ns=-(-quickest.rtt_ns // 2) + round(allowed_ppb * abs(since_ns) / 1e9),
@@ -112,7 +112,7 @@ def between(host: Estimate, reference: Estimate) -> Estimate:
     moved_ns = host.drift_ppb * apart_ns / 1e9
     return Estimate(
         t_ns=reference.t_ns + reference.offset_ns,
-        offset_ns=round(host.offset_ns + moved_ns) - reference.offset_ns,
+        offset_ns=host.offset_ns + round(moved_ns) - reference.offset_ns,
         drift_ppb=round(host.drift_ppb - reference.drift_ppb, 1),
         rtt_min_ns=max(host.rtt_min_ns, reference.rtt_min_ns),
         err_ns=host.err_ns

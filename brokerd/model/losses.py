@@ -98,6 +98,14 @@ def has_marker(run: PublicationRun) -> bool:
     return MARKER in run.attribute_table
 
 
+def count_published(run: PublicationRun) -> int:
+    """Return the number of publications of clients in a run; markers are no such publications."""
+    if not has_marker(run):
+        return len(run)
+    place = run.attribute_table.index(MARKER)
+    return sum(each != place for each in run.attribute_index)
+
+
 def is_malformed(run: PublicationRun) -> bool:
     """Return True if the payload of a marker in a run is no range of numbers."""
     return any(

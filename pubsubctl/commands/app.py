@@ -172,10 +172,8 @@ def main() -> NoReturn:
     raise_descriptor_limit()
     signal.signal(signal.SIGTERM, _raise_terminated)
     signal.signal(signal.SIGHUP, _raise_terminated)
-    old = sys.stdout
-    sys.stdout = output = StandardOutput(
-        old.buffer, old.encoding, old.errors, None, bool(old.line_buffering)
-    )
+    old = sys.stdout  # closed with its file if nothing refers to it
+    sys.stdout = output = StandardOutput.replacing(old)
     try:
         status = run(sys.argv[1:])
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done

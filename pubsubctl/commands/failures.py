@@ -125,8 +125,9 @@ def _unusable_file(error: OSError) -> PubsubctlError | None:
     text = f"{error.filename}: {(error.strerror or '').lower()}"
     if error.errno == errno.ENAMETOOLONG:
         return UserError(f"{shown(str(error.filename))}: {(error.strerror or '').lower()}")
-    if error.errno in _UNUSABLE or (error.errno == errno.ENOENT and _is_our_folder(error.filename)):
-        return PreflightFailed(text + _explain_our_folder(error.filename))
+    setting = _explain_our_folder(error.filename)
+    if error.errno in _UNUSABLE or (error.errno == errno.ENOENT and setting):
+        return PreflightFailed(text + setting)
     return None
 
 
@@ -136,11 +137,6 @@ def _is_here() -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def _is_our_folder(name: object) -> bool:
-    """Return True for one of our folders of XDG, which could not be created."""
-    return any(Path(str(name)).is_relative_to(xdg_folder(kind)) for kind in _OUR_FOLDERS)
 
 
 def _explain_our_folder(name: object) -> str:

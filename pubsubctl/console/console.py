@@ -4,6 +4,7 @@ A command returns a `Result`, which is printed once, at the end, as text or as a
 running command reports actions, warnings and progress through the `Console`.
 """
 
+import codecs
 import io
 import json
 import os
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, Self, TextIO
 
 from pubsubctl.console.waits import WaitTimes, describe_s, key_of
 from pubsubctl.errors import PubsubctlError, combine_statuses
@@ -30,6 +31,21 @@ _OWN_COLOR = re.compile(rf"(\x1b\[(?:0|{'|'.join(_STYLES.values())})m)")
 OUTPUT: Final = "standard output"
 _UNITS: Final = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
+_JSON_ESCAPES: Final = "pubsubctl.json_escapes"
+"""Name of the handler of characters without an encoding."""
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """Return JSON's escapes of characters that an output cannot encode.
+
+    Locales without UTF-8 have no `≤`, and a file name of other bytes has no encoding anywhere.
+    """
+    assert isinstance(error, UnicodeEncodeError), error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error(_JSON_ESCAPES, _escape)
+
 
 class StandardOutput(io.TextIOWrapper):
     """Standard output; errors of failed writes name it as their file.
@@ -39,6 +55,15 @@ class StandardOutput(io.TextIOWrapper):
     """
 
     has_failed = False
+
+    @classmethod
+    def replacing(cls, stream: TextIO) -> Self:
+        """Return an output with the buffer and the encoding of a stream, which must stay open.
+
+        A character that the encoding lacks is written as an escape of JSON.
+        """
+        is_by_line = bool(getattr(stream, "line_buffering", False))
+        return cls(stream.buffer, stream.encoding, _JSON_ESCAPES, None, is_by_line)
 
     def write(self, text: str, /) -> int:
         """Write a text; see `TextIOWrapper.write`."""

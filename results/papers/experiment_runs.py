@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.rules.specification import specification_digest
 from results.tables.derived import Tables, find_derived_folder
+from results.tables.frames import escape_path, read_table
 from results.tables.json_files import (
     JOURNAL,
     IntegrityError,
@@ -58,7 +59,7 @@ class ExperimentRun:
         if not folder.is_dir():
             question = self.experiment.get("question")
             raise ResultsError(f"{self.folder} has no table {name!r}: it answers {question!r}")
-        return spark.read.schema(TABLES[name].ddl).parquet(str(folder))
+        return read_table(spark, name, folder)
 
 
 def is_experiment_run(run_dir: Path) -> bool:
@@ -143,7 +144,8 @@ def check_experiment_files(
 def _write_table(spark: "SparkSession", run: ExperimentRun, name: str, files: list[str]) -> None:
     from pyspark.sql import functions as F
 
-    rows = spark.read.schema(TABLES[name].ddl).option("mode", "FAILFAST").json(files)
+    paths = [escape_path(path) for path in files]
+    rows = spark.read.schema(TABLES[name].ddl).option("mode", "FAILFAST").json(paths)
     rows.withColumn("run_id", F.lit(run.run_id)).select(*TABLES[name].names).coalesce(
         1
     ).write.parquet(str(run.derived / "tables" / name))

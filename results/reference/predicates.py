@@ -8,6 +8,7 @@ floats are a common kind.
 """
 
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -17,6 +18,7 @@ Ternary = bool | None
 Test = Callable[[Attributes], Ternary]
 
 _LONGEST, _DEEPEST = 16_384, 100
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _SIGNS = ("<=", ">=", "!=", "=", "<", ">", "(", ")", ",")
 _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -76,9 +78,12 @@ def _words(text: str) -> list[str]:
         elif sign := next((sign for sign in _SIGNS if rest.startswith(sign)), ""):
             words.append(sign)
             end = len(sign)
+        elif number := _NUMBER.match(rest):
+            words.append(number[0])
+            end = number.end()
         else:
             end = 0
-            while end < len(rest) and (rest[end].isalnum() or rest[end] in "_.+-"):
+            while end < len(rest) and (rest[end].isalnum() or rest[end] in "_.-"):
                 end += 1
             if not end:
                 raise ValueError(f"{text!r}: {rest[0]!r} cannot be read")

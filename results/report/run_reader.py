@@ -19,6 +19,7 @@ from results.figures.catalogue import draw
 from results.figures.run_figures import RUN_FIGURES, narrow_svg
 from results.rules.verdict_text import SOURCE
 from results.tables.derived import read_verdict
+from results.tables.frames import read_table
 from results.tables.json_files import ResultsError, read_json, read_json_lines
 from results.tables.load import table_folder
 from results.tables.logs import read_processes
@@ -330,9 +331,7 @@ def _compute_growth(
 
 def _latencies(spark: "SparkSession", run: Run) -> dict[str, dict[str, int]]:
     """Return percentiles of response latency, by subscription."""
-    deliveries = spark.read.schema(TABLES["deliveries"].ddl).parquet(
-        str(table_folder(run, "deliveries"))
-    )
+    deliveries = read_table(spark, "deliveries", table_folder(run, "deliveries"))
     return {
         row["sub_id"]: {name: row[f"response_{name}_us"] for name in SHOWN_PERCENTILES}
         for row in latency_percentiles(deliveries).toArrow().to_pylist()
@@ -344,9 +343,7 @@ def _read_across_clocks(spark: "SparkSession", run: Run) -> list[AcrossClocks]:
     clients = {process.host for process in read_processes(run) if process.role != "broker"}
     if all(run.clocks.share(a, b) for a in clients for b in clients):
         return []
-    return judge_across_clocks(
-        spark.read.schema(TABLES["deliveries"].ddl).parquet(str(table_folder(run, "deliveries")))
-    )
+    return judge_across_clocks(read_table(spark, "deliveries", table_folder(run, "deliveries")))
 
 
 def _picture(spark: "SparkSession", run: Run, name: str) -> Picture:

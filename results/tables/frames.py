@@ -1,11 +1,13 @@
 """Building blocks for the tables of all checks on Spark."""
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from results.tables.schema import arrow_type
+from results.tables.schema import TABLES, arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,6 +31,19 @@ def small_frame(spark: "SparkSession", rows: Sequence[Any], ddl: str) -> "DataFr
         }
     )
     return spark.createDataFrame(table, ddl)
+
+
+def escape_path(path: Path | str) -> str:
+    """Return a path for Spark's readers, which take a path for a pattern.
+
+    Unescaped, the path of a run may match the folder of another run.
+    """
+    return re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", str(path))
+
+
+def read_table(spark: "SparkSession", name: str, folder: Path) -> "DataFrame":
+    """Return a table from its folder."""
+    return spark.read.schema(TABLES[name].ddl).parquet(escape_path(folder))
 
 
 def key_column() -> "Column":

@@ -13,6 +13,7 @@ import pyarrow.parquet
 
 from results.checker.spark import plan_for
 from results.tables.derived import Tables
+from results.tables.frames import read_table
 from results.tables.logs import Logs, read_logs
 from results.tables.manifest import Run, read_run
 from results.tables.record_readers import StretchReader
@@ -59,7 +60,7 @@ class LoadedRun:
 
     def table(self, spark: "SparkSession", name: str) -> "DataFrame":
         """Return a table of the run."""
-        return spark.read.schema(TABLES[name].ddl).parquet(str(table_folder(self.run, name)))
+        return read_table(spark, name, table_folder(self.run, name))
 
 
 def table_folder(run: Run, name: str) -> Path:
@@ -107,9 +108,9 @@ def _write_bulk_tables(spark: "SparkSession", run: Run, logs: Logs) -> None:
     sent = read_pieces(
         spark, logs.files("publications"), PublicationReader(run.content, names, clock)
     )
-    folder = str(table_folder(run, "publications"))
+    folder = table_folder(run, "publications")
     publications = names.put_in(with_acks(sent, acks))
-    publications.select(*TABLES["publications"].names).write.parquet(folder)
+    publications.select(*TABLES["publications"].names).write.parquet(str(folder))
 
     predicates = {
         subscription.sub_id: subscription.predicate for subscription in logs.subscriptions
@@ -117,7 +118,7 @@ def _write_bulk_tables(spark: "SparkSession", run: Run, logs: Logs) -> None:
     stretches = StretchReader(run.content, names.publishers, predicates)
     reader = DeliveryReader(names, clock, stretches)
     received = read_pieces(spark, logs.files("deliveries"), reader)
-    published = spark.read.schema(TABLES["publications"].ddl).parquet(folder)
+    published = read_table(spark, "publications", folder)
     files = [*logs.files("publications")]
     deliveries = names.put_in(
         with_publications(
@@ -133,8 +134,8 @@ def _write_bulk_tables(spark: "SparkSession", run: Run, logs: Logs) -> None:
     if placed := [*logs.files("positions")]:
         check_positions(placed)
         rows = names.put_in(read_pieces(spark, placed, PositionReader(names, clock)))
-        folder = str(table_folder(run, "positions"))
-        rows.select(*TABLES["positions"].names).write.parquet(folder)
+        folder = table_folder(run, "positions")
+        rows.select(*TABLES["positions"].names).write.parquet(str(folder))
 
 
 PUBLICATION = ["source", "incarnation", "seq"]

@@ -43,10 +43,7 @@ class Clock:
         """Return stamps of a host's clock on the run's time line."""
         if self.clocks.share(host, self.clocks.reference) or not len(stamps):
             return stamps - self.origin_ns
-        ends = np.array([stamps.min(), stamps.max()])
-        offsets = [self.clocks.offset_ns(host, int(stamp)) for stamp in ends]
-        ahead = np.interp(stamps - ends[0], ends - ends[0], offsets).round().astype("i8")
-        return stamps - ahead - self.origin_ns
+        return stamps - self.clocks.offsets_ns(host, stamps) - self.origin_ns
 
     def errors_us(self, host: str, others: Sequence[str]) -> Any:
         """Return the error of latencies from each host to this host, in µs; -1 if unknown."""

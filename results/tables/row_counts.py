@@ -424,24 +424,15 @@ class _Columns:
         rows = rows[rows[stamp] > 0]
         sent = self._stamps(file, rows, number, 1)
         rows, sent = rows[sent > 0], sent[sent > 0]
-        offset = self._offset(file.host, rows[stamp])
+        offset = self._run.clocks.offsets_ns(file.host, rows[stamp])
         rows_in = rows[stamp] - offset - shift <= blockage.to_ns
         rows, sent = rows[rows_in], sent[rows_in]
         keep = np.zeros(len(rows), bool)
         for of, mask in _group_by(rows, "publisher"):
             host = self._host_of(file.tables["publishers"][of[0]])
-            moved = sent[mask] - self._offset(host, sent[mask]) - shift
+            moved = sent[mask] - self._run.clocks.offsets_ns(host, sent[mask]) - shift
             keep[mask] = moved >= blockage.from_ns
         return rows[keep]
-
-    def _offset(self, host: str, stamps: Any) -> Any:
-        """Return the offsets of a host's clock at these stamps: a line between the outer two."""
-        if not len(stamps):
-            return np.zeros(0, "i8")
-        clocks = self._run.clocks
-        if clocks.offset_ns(host, int(stamps.min())) == clocks.offset_ns(host, int(stamps.max())):
-            return np.full(len(stamps), clocks.offset_ns(host, int(stamps[0])), "i8")
-        return np.array([clocks.offset_ns(host, int(stamp)) for stamp in stamps], "i8")
 
     def _count_passed(self, blockage: Blockage) -> int:
         passed = 0

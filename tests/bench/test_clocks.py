@@ -49,10 +49,16 @@ def test_the_true_offset_is_within_the_error_that_is_claimed(seed: int) -> None:
     chance = random.Random(seed)
     offset_ns = chance.randrange(-SECOND, SECOND)
     drift_ppb = chance.uniform(-50_000, 50_000)
-    found = estimate(trips(chance, offset_ns=offset_ns, drift_ppb=drift_ppb))
+    exchanges = trips(chance, offset_ns=offset_ns, drift_ppb=drift_ppb)
+    found = estimate(exchanges)
     true_ns = offset_ns + drift_ppb * found.t_ns / 1e9
     assert abs(found.offset_ns - true_ns) <= found.err_ns, (seed, found)
     assert found.err_ns < 400 * US, (seed, found)
+    century_ns = 3 * 10**18 + 1
+    later = [replace(each, remote_ns=each.remote_ns + century_ns) for each in exchanges]
+    assert estimate(later).offset_ns == found.offset_ns + century_ns, "a float has 53 bits"
+    moved = between(estimate(later), found)
+    assert moved.offset_ns == between(found, found).offset_ns + century_ns
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import os
 import shutil
 import socket
@@ -59,6 +60,27 @@ def test_a_failed_write_names_standard_output() -> None:
         with suppress(OSError):
             output.close()
     assert caught.value.filename == "standard output"
+
+
+@pytest.mark.parametrize(
+    "encoding, text, wanted",
+    [
+        ("ascii", "1 ms · δ", r"1 ms \u00b7 \u03b4"),
+        ("latin-1", "≤ 1 ms · 😀", r"\u2264 1 ms · \ud83d\ude00"),
+        ("utf-8", "runs/caf\udce9 δ", r"runs/caf\udce9 δ"),
+    ],
+)
+def test_a_character_without_an_encoding_is_written_as_an_escape(
+    encoding: str, text: str, wanted: str
+) -> None:
+    """Such a character ended `bench` with status 70 in place of its verdict."""
+    written = io.BytesIO()
+    strict = io.TextIOWrapper(written, encoding, "strict")
+    output = StandardOutput.replacing(strict)
+    output.write(text)
+    output.flush()
+    assert written.getvalue().decode(encoding) == wanted
+    assert json.loads(f'"{wanted}"') == text
 
 
 def test_a_closed_standard_output_is_a_sentence_and_no_verdict(tmp_path: Path) -> None:
@@ -183,6 +205,7 @@ def test_a_wrong_number_of_forks_is_refused_by_every_command(
     [
         ({"XDG_STATE_HOME": "/dev/null"}, "deploy chain3", 4, "/dev/null/pubsubctl"),
         ({"XDG_STATE_HOME": "/proc"}, "deploy chain3", 4, "/proc/pubsubctl: no such file"),
+        ({"XDG_STATE_HOME": "/proc/1/x/y"}, "deploy chain3", 4, "/proc/1/x: no such file"),
         ({"PUBSUBCTL_RESULTS": "/dev/null"}, "results list", 2,
          "PUBSUBCTL_RESULTS: results = '/dev/null': a file, no folder"),
         ({}, "results list -o circle", 2, "results = 'circle': a link that leads in a circle"),

@@ -8,10 +8,12 @@ import os
 import resource
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from brokerd.protocols.registry import DEFINITIONS
+from pubsubctl import entry
 from tests.pubsubctl.conftest import Call
 
 SLOW = (
@@ -51,6 +53,29 @@ def test_the_verbs_are_listed_without_slow_modules() -> None:
 def test_the_version_needs_no_verbs() -> None:
     found = modules_after("from pubsubctl.entry import main; main()", "--version")
     assert [name for name in ("typer", "pubsubctl.commands.app") if name in found] == []
+
+
+def test_a_command_without_assertions_starts_again_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under PYTHONOPTIMIZE, help texts were empty, and swarms found no failed assertion."""
+    words = ["/bin/python", "-m", "pubsubctl", "status"]
+    flags = SimpleNamespace(optimize=2)
+    own = SimpleNamespace(flags=flags, executable="/python", orig_argv=words, exit=sys.exit)
+    monkeypatch.setattr(entry, "sys", own)
+    started: list[tuple[str, list[str], str | None]] = []
+
+    def execute(path: str, arguments: list[str]) -> None:
+        started.append((path, arguments, os.environ.get("PYTHONOPTIMIZE")))
+
+    monkeypatch.setattr(os, "execv", execute)
+    for value in ("2", ""):
+        monkeypatch.setenv("PYTHONOPTIMIZE", value)
+        with pytest.raises(SystemExit, match="2"):  # `-O` alone
+            entry._restore_checks()
+    assert started == [("/python", ["/python", "-m", "pubsubctl", "status"], None)]
+    flags.optimize = 0
+    entry._restore_checks()
 
 
 def modules_of(*arguments: str) -> set[str]:

@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from results.checker.clocks import Clocks, judge_one_way
@@ -105,10 +106,11 @@ def test_both_judges_move_stamps_alike_and_bound_errors_alike(seed: int) -> None
     """Few distinct instants are drawn, so that stamps often coincide."""
     random = Random(seed)
     hosts = "abcd"
+    days_ns = random.choice((0, 2**53 + 1, 2**60 + 1, -(2**61) - 3))
     lines = [
         row(
-            host, phase, random.choice((100, 100, 200, 201)), random.choice((-7, 0, 1, 4, 10**15)),
-            random.choice((0, 3, MS, 5 * MS)),
+            host, phase, random.choice((100, 100, 200, 201)),
+            random.choice((-7, 0, 1, 4, 10**15)) + days_ns, random.choice((0, 3, MS, 5 * MS)),
             clock_id=random.choice(("boot-a", f"boot-{host}", f"boot-{host}")),
         )
         for host in hosts
@@ -118,10 +120,15 @@ def test_both_judges_move_stamps_alike_and_bound_errors_alike(seed: int) -> None
     ours = Clocks.from_rows("a", lines)
     theirs = reference.Clocks("a", until_ns, tuple(lines))
     for one in hosts:
-        for seconds in (99, 100, 150, 200, 201, 400):
-            for by_ns in (-1, 0, 1, 10**15):
-                stamp_ns = seconds * SECOND + by_ns
-                assert ours.offset_ns(one, stamp_ns) == theirs.offset_ns(one, stamp_ns), lines
+        stamps = [
+            seconds * SECOND + by_ns + beyond_ns
+            for seconds in (99, 100, 150, 200, 201, 400)
+            for by_ns in (-1, 0, 1, 10**15)
+            for beyond_ns in {0, days_ns}
+        ]
+        wanted = [theirs.offset_ns(one, stamp_ns) for stamp_ns in stamps]
+        assert [ours.offset_ns(one, stamp_ns) for stamp_ns in stamps] == wanted, lines
+        assert ours.offsets_ns(one, np.array(stamps, "i8")).tolist() == wanted, lines
         for other in hosts:
             found_ns = ours.error_between_ns(one, other, until_ns)
             assert found_ns == theirs.error_ns(one, other), (one, other, lines)

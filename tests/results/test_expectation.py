@@ -234,6 +234,7 @@ def test_both_readers_refuse_predicates_behind_the_same_depth(opened: str, close
     "text",
     [
         *("a = ''", "a = ''''", "a = 'it''s'", "a = 'it''''s'", "a = '''", "a = 'it", "a = it'"),
+        *("a='x'or a=''", "a>1and a='x'or a=''", "a=.5or a=''", "a=1e1or not a exists"),
         *("a='x'or a='y'", "a in ('x','y''')", "not(a='x')", "a = 'x' ", "a prefix 'it''"),
         *(f"a = '{'x' * 16_378}'", f"a = '{'x' * 16_379}'"),
     ],

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import results.tables.load
@@ -14,6 +16,7 @@ from results.checker.latency import judge_across_clocks, select_measured
 from results.figures.catalogue import draw
 from results.reference.history_reader import read_history
 from results.rules.expectation import splitmix64
+from results.tables.frames import read_table
 from results.tables.json_files import ResultsError
 from results.tables.load import LoadedRun, load_run
 from results.tables.record_files import RECORDS
@@ -42,6 +45,17 @@ def loaded(spark: "SparkSession", run: Path) -> LoadedRun:
         patch.setattr(results.tables.record_readers, "PIECE_ROWS", 100)
         patch.setattr(results.tables.record_readers, "BATCH_ROWS", 64)
         return load_run(spark, run)
+
+
+def test_a_table_is_read_from_its_own_folder(spark: "SparkSession", tmp_path: Path) -> None:
+    """Spark took such a path for a pattern: another run's rows, or an internal error."""
+    for folder, phase in ((tmp_path / "a 1", "other"), (tmp_path / "a [1]", "own")):
+        folder.mkdir()
+        rows = pa.table({"run_id": ["r"], "phase": [phase]})
+        pq.write_table(rows, folder / "part.parquet")
+        assert read_table(spark, "phases", folder).first()["phase"] == phase
+    folder = (tmp_path / "a [1]").rename(tmp_path / "{x}*?\\[]")
+    assert read_table(spark, "phases", folder).first()["phase"] == "own"
 
 
 def test_stamps_of_another_clock_are_moved_and_latencies_between_clocks_are_judged(

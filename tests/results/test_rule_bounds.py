@@ -55,7 +55,7 @@ from results.rules.verdict_text import (
 )
 from results.rules.violations import BadWalks
 from results.rules.withholding import stretches_in_gaps
-from results.tables.frames import SEQUENCE_BITS, key_of
+from results.tables.frames import SEQUENCE_BITS, escape_path, key_of
 
 SECOND = 10**9
 LOST = "expired"
@@ -448,3 +448,8 @@ def test_one_of_two_digests_of_a_specification_needs_the_other(tmp_path: Path) -
     digest = specification_digest(tmp_path / "spec")
     run: Any = SimpleNamespace(folder=tmp_path, manifest={"specification_digest": digest})
     assert [*specification_doubts(run)] == [doubt("no_digest", file="log.jsonl")]
+
+
+def test_a_path_is_no_pattern_for_the_readers_of_tables() -> None:
+    assert escape_path("/it's 1,5 % =ü:#") == "/it's 1,5 % =ü:#"
+    assert escape_path("/a [1]{x}*?\\") == "/a \\[1\\]\\{x\\}\\*\\?\\\\"

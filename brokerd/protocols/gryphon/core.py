@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.model.losses import count_published
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import CoreContext
@@ -572,7 +573,7 @@ class Gryphon(LogFirstMachine):
         """Publish events that are durable now."""
         run, silent = self.pubends.on_logged(logged)
         stream = self.streams.get(run.source)
-        self.counters["publications_received"] += len(run)
+        self.counters["publications_received"] += count_published(run)
         self.effects += self.forwarding.publish(stream, run, silent, self.now_ns)
         self._host.look_at(stream)
         self._overdue.schedule(self.now_ns)

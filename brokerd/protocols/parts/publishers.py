@@ -61,8 +61,8 @@ class PublisherTable:
         """Restore the rows that an earlier incarnation of the broker committed.
 
         Args:
-            lineage: see Started. After a loss, new numbers and incarnations begin at the lineage,
-                beyond the numbers in rows that may be lost.
+            lineage: see Started. After a loss, new numbers begin at the lineage, beyond the numbers
+                in rows that may be lost, and so do new incarnations of earlier numbers.
         """
         self._lineage = lineage
         for name, row in rows.items():
@@ -130,13 +130,14 @@ class PublisherTable:
         """
         known = self._rows.get(client)
         if known is None:
-            incarnation = max(message.incarnation, self._lineage)
             number = self._next_number(message.pubend)
+            incarnation = max(message.incarnation, self._least_incarnation(number))
             row = _Publisher(number, incarnation, message.incarnation, message.instance)
         elif known.answers(message):
             row = known
         else:
-            incarnation = max(known.incarnation + 1, message.incarnation, self._lineage)
+            least = self._least_incarnation(known.number)
+            incarnation = max(known.incarnation + 1, message.incarnation, least)
             row = _Publisher(known.number, incarnation, message.incarnation, message.instance)
         self._rows[client] = row
         source = SourceId(self._broker, row.number, row.incarnation)
@@ -160,11 +161,22 @@ class PublisherTable:
         """Return whether a source is recorded for its client, or its row may have been lost."""
         if known is None:
             is_free = all(row.number != source.publisher for row in self._rows.values())
-            return bool(self._lineage) and is_free and source.incarnation < self._lineage
+            return is_free and self._may_be_lost(source)
         if known.number != source.publisher:
             return False
-        was_lost = bool(self._lineage) and source.incarnation < self._lineage
-        return known.incarnation >= source.incarnation or was_lost
+        return known.incarnation >= source.incarnation or self._may_be_lost(source)
+
+    def _may_be_lost(self, source: SourceId) -> bool:
+        """Return whether the row of a source may be one that this broker has lost."""
+        return source.incarnation < self._least_incarnation(source.publisher)
+
+    def _least_incarnation(self, number: int) -> int:
+        """Return the least incarnation of a new source of a publisher.
+
+        A number that was given since the last loss is in no row that was lost, so its incarnations
+        need not begin at the lineage: load generators record an incarnation in 16 bits.
+        """
+        return self._lineage if number < self._lineage << LINEAGE_BITS else 0
 
     def _next_number(self, pubend: int | None) -> int:
         """Return a number that was given to no client, not even in a row that was lost.

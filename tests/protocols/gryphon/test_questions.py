@@ -13,6 +13,7 @@ import pytest
 
 from brokerd.model.client_messages import Connect, Publish, Subscribe
 from brokerd.model.identity import SourceId
+from brokerd.model.losses import LINEAGE_BITS
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.definition import LOG
@@ -53,17 +54,23 @@ class One:
 
     Args:
         log: the contents of its log; none for a first start.
+        lineage: see Started.
     """
 
-    def __init__(self, broker: int, log: Sequence[bytes] = (), **parameters: Any) -> None:
+    def __init__(
+        self, broker: int, log: Sequence[bytes] = (), lineage: int = 0, **parameters: Any
+    ) -> None:
         chosen = GryphonParameters(**{"filters": False, **parameters})
         self.core = make_protocol(
             "gryphon", broker, cells(*TWO_SUBENDS), chosen, decode_attribute_table
         )
         self.now_ns = 0
+        self.lineage = lineage
         self.said: list[Effect] = []
         ends = LogEnds(1, 1 + len(log))
-        self.on(Started(1, bool(log), {}, {LOG: ends}, 100 * SECOND_NS))
+        self.on(Started(1, bool(log), {}, {LOG: ends}, 100 * SECOND_NS, lineage))
+        while any(isinstance(each, Append | Commit) for each in self.said):
+            self.writes()
         if log:
             self.on(RecordsRead(LOG, 1, tuple(log)))
         for peer in (P1, S1, S2) if broker == B1 else (B1,):
@@ -103,7 +110,8 @@ class One:
         self.receives_from("p", Connect(True, 1, 1, 0, ()))
         self.writes()
         self.said.clear()
-        run = PublicationRun(SourceId(P1, 0, 1), range(1, 2), (BLOB,), b"\0", 1, (b"x",))
+        source = SourceId(P1, self.lineage << LINEAGE_BITS, 1)
+        run = PublicationRun(source, range(1, 2), (BLOB,), b"\0", 1, (b"x",))
         self.receives_from("p", Publish(run))
 
     def has_joined(self) -> None:
@@ -221,6 +229,16 @@ def asked_when_expected(**parameters: Any) -> list[tuple[tuple[int, int], ...]]:
 
 def test_pending_requests_are_not_repeated_when_an_acknowledgement_is_expected() -> None:
     assert asked_when_expected() == [((10, 20),), ((30, 41),)]
+
+
+def test_loss_markers_do_not_count_as_publications_of_clients() -> None:
+    """A run at a broker that had accepted a loss was UNKNOWN: it counted what no client sent."""
+    broker = One(P1, lineage=1_700_000_000)
+    statistics = broker.core.statistics()
+    assert (statistics["publications_received"], statistics["queue_publications"]) == (0, 4)
+    broker.has_published()
+    broker.writes()
+    assert broker.core.statistics()["publications_received"] == 1
 
 
 def asked_while_it_reads() -> list[Events]:

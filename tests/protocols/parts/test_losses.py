@@ -9,7 +9,7 @@ from brokerd.matching.index import MatchingIndex
 from brokerd.matching.memo import MatchMemo
 from brokerd.model.client_messages import Connected, Deliveries, Gap, Publish, Refused
 from brokerd.model.identity import ClientId, SourceId
-from brokerd.model.losses import MARKER, STATE_LOST, has_marker, marker, stream_marker
+from brokerd.model.losses import LINEAGE_BITS, MARKER, STATE_LOST, has_marker, marker, stream_marker
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.interface import LOSS_PROVED, Deliver, Record
@@ -92,8 +92,19 @@ def test_new_sources_are_none_that_may_have_been_lost() -> None:
     (same,) = world.connect("p", replace(PUBLISHER, instance=b"another"))
     (other,) = world.connect("r", PUBLISHER)
     assert same.source.incarnation >= LINEAGE
-    assert other.source.incarnation >= LINEAGE
-    assert other.source.publisher > LINEAGE
+    assert other.source.publisher >= LINEAGE << LINEAGE_BITS
+
+
+def test_a_publisher_that_is_new_after_a_loss_has_a_small_incarnation() -> None:
+    """Records hold 16 bits: a run on this broker ended its load generator."""
+    world, _ = restarted(World(), durable=0, lineage=LINEAGE)
+    (first,) = world.connect("r", PUBLISHER)
+    (second,) = world.connect("r", replace(PUBLISHER, instance=b"another"))
+    incarnations = [first.source.incarnation, second.source.incarnation]
+    assert incarnations == [PUBLISHER.incarnation, PUBLISHER.incarnation + 1]
+    unknown = SourceId(first.source.broker, first.source.publisher + 1, 1)
+    (refused,) = world.connect("s", replace(PUBLISHER, source=unknown))
+    assert isinstance(refused, Refused), "no loss explains the absence of its row"
 
 
 def test_no_client_may_publish_a_loss_marker() -> None:
