@@ -23,6 +23,18 @@ def test_an_entry_survives_a_power_failure_once_it_is_written(
     assert [entry["entry"] for entry in read_journal(tmp_path / "journal")] == ["start"]
 
 
+@pytest.mark.parametrize("content", ["", "{}\n", '{"entry": "a"}\n{"entry": "b"}\n'])
+@pytest.mark.parametrize("torn", ["", '{"ent', '{"entry": "c"}'])
+def test_a_restarted_agent_continues_behind_the_last_whole_line(
+    tmp_path: Path, content: str, torn: str
+) -> None:
+    path = tmp_path / "journal"
+    path.write_text(content + torn)
+    for _ in range(2):
+        Journal(path).close()
+        assert path.read_text() == content
+
+
 EPISODE = (
     {"entry": "start", "process": "n1", "argv": ["brokerd"]},
     {"entry": "started", "process": "n1", "pid": 7, "start_time": 9},

@@ -75,6 +75,17 @@ def test_one_round_trip_bounds_the_error_by_half_its_duration() -> None:
     assert (found.offset_ns, found.err_ns, found.n) == (7_000, 1_000, 1)
 
 
+@pytest.mark.parametrize("place", range(5))
+def test_the_error_grows_with_the_time_to_the_quickest_trip_in_both_directions(place: int) -> None:
+    def err_ns(quickest: int) -> int:
+        rtts_ns = [200 if at == quickest else 900 for at in range(5)]
+        sent = zip(range(0, 5 * SECOND, SECOND), rtts_ns, strict=True)
+        return estimate([Exchange(at_ns, at_ns, at_ns + rtt_ns) for at_ns, rtt_ns in sent]).err_ns
+
+    assert err_ns(place) == pytest.approx(err_ns(4 - place), rel=1e-3)
+    assert err_ns(place) >= err_ns(2) == pytest.approx(100, abs=50)
+
+
 def test_a_slow_round_trip_does_not_change_the_estimate() -> None:
     quick = Exchange(0, 500_100, 200)
     slow = Exchange(1_000, 9 * MS, 10 * MS)  # held up on the way back, or there: who knows

@@ -230,6 +230,9 @@ def test_an_unpublished_delivery_is_a_phantom_and_nothing_else(
     assert found == world.by_reference(history)
     assert found["phantom"] == numbers
     assert found.keys() == {"owed", "delivered", "phantom"}
+    lane = world.checker.progress_of("s", PUBLISHER, 1)
+    assert lane is not None
+    assert (lane.compute_counts().low, lane.compute_counts().high) == (min(history), LAST)
 
 
 def test_a_step_back_behind_a_phantom_is_still_one() -> None:

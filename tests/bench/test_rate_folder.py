@@ -1,8 +1,11 @@
 """Tests of a rate search that survives its process, and of the conditions for a rate."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,7 @@ from bench.run.rate_search import LEDGER, Bounds, RateFolder, explain_failure, o
 from bench.run.run_directory import RunDirectory
 from bench.run.series import manifest_in
 from brokerd.errors import ConfigError
+from pubsubctl.runs.rate_limit import _judge
 
 BOUNDS = Bounds(start=100, limit=1_000)
 PASSES = RunOutcome(
@@ -125,3 +129,30 @@ def test_one_run_is_no_second_probe(tmp_path: Path) -> None:
 
 def test_another_plan_is_another_search(tmp_path: Path) -> None:
     assert opened(tmp_path, seed=1).path != opened(tmp_path, seed=2).path
+
+
+@pytest.mark.parametrize("repeats", [0, 1, 2])
+def test_the_last_run_at_the_highest_rate_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeats: int
+) -> None:
+    """A rate that failed by chance has passed in a later run."""
+    folder = open_search(tmp_path, "story-max", {"seed": 1}, BOUNDS, hosts=HOSTS)
+    go_on(folder, 600, 99)
+    highest = folder.search.highest
+    assert highest is not None
+    passed = next(each for each in folder.tried if each.rate == highest)
+    runs = [f"run-{number}" for number in range(repeats + 1)]
+    folder.tried[:] = [replace(passed, run_id=run_id) for run_id in runs]
+    judged: list[str] = []
+
+    def judge(_spark: object, run: Path, _progress: object) -> object:
+        judged.append(run.name)
+        return SimpleNamespace(verdict="VALID", because=[])
+
+    monkeypatch.setattr("pubsubctl.runs.verdicts.judge_with", judge)
+    monkeypatch.setattr("results.checker.spark.spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr("results.figures.catalogue.draw", lambda *_: None)
+    spec: Any = SimpleNamespace(publisher_plans=list)
+    progress: Any = SimpleNamespace(phase=lambda _: None)
+    summary, because = _judge(folder, spec, 50_000, progress, "local[1]")
+    assert (judged, summary["verdict"], because) == (runs[-1:], "VALID", [])

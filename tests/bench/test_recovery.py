@@ -102,6 +102,8 @@ def fault(applied_ns: int | None, healed_ns: int | None = None) -> dict[str, Any
         ([fault(5 * S, 8 * S)], (5, 8)),
         ([fault(5 * S, 6 * S), fault(7 * S)], (5, 7)),
         ([fault(5 * S), fault(None), fault(9 * S)], (5, 9)),
+        ([fault(5 * S, 15 * S), fault(6 * S, 7 * S)], (5, 15)),
+        ([fault(6 * S, 7 * S), fault(5 * S, 6 * S)], (5, 7)),
         ([fault(25 * S)], None),
         ([fault(0, 3 * S)], None),
         ([], None),

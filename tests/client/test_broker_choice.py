@@ -59,6 +59,13 @@ def test_a_client_refused_by_all_brokers_fails_with_each_reason() -> None:
     assert brokers.on_refusal("unknown", may_leave=True) == AllRefused("a: full; b: unknown")
 
 
+def test_a_refusal_counts_until_its_broker_fails_in_another_way() -> None:
+    brokers = Brokers(["a", "b"])
+    assert brokers.on_refusal("full", may_leave=True) == Attempt("b", 0)
+    assert attempts(brokers, 2) == [("a", 0.1), ("b", 0)]
+    assert brokers.on_refusal("full", may_leave=True) == Attempt("a", 0.2)
+
+
 def test_a_refusal_where_it_has_to_stay_is_the_end() -> None:
     brokers = Brokers(["a", "b"])
     assert brokers.on_refusal("evicted", may_leave=False) == AllRefused("evicted")

@@ -1,11 +1,12 @@
 """Tests of commit requests and replies in any order: a late reply answers no later request."""
 
+from itertools import permutations
 from random import Random
 
 import pytest
 
 from brokerd.client.commits import CommitRequests
-from brokerd.model.client_messages import CommitConsumed
+from brokerd.model.client_messages import CommitConsumed, Consuming
 from brokerd.model.identity import SourceId
 
 STREAMS = (SourceId(1, 0, 1), SourceId(2, 0, 1))
@@ -25,6 +26,17 @@ def test_a_late_answer_to_the_first_request_does_not_answer_the_second() -> None
     assert commits.on_committed(1, third.request)
     assert commits.unanswered() == []
     assert commits.request(1, ((STREAMS[0], 5),)).positions == ()
+
+
+@pytest.mark.parametrize("order", [*permutations((2, 3, 1))])
+def test_reports_in_any_order_leave_the_highest_generation(order: tuple[int, ...]) -> None:
+    """Each subscription has a report of its own, and a report of an earlier session may be late."""
+    commits = CommitRequests()
+    for number in (1, 2):
+        commits.begin(number, 10)
+    for place, generation in enumerate(order):
+        commits.on_consuming(Consuming(1 + place % 2, generation, 10, ()))
+        assert commits.generation == max(order[: place + 1])
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -3,12 +3,15 @@
 import contextlib
 import logging
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from brokerd.client.client import BrokerUnreachable, Client, ClientError, connect
+from brokerd.client.waits import Changes
 from brokerd.model.client_messages import Connected, Refused, Subscribed
 from tests.client.test_client import OIL, brokers, client_of, scripted
 from tests.helpers.memory_links import MemoryNet
@@ -99,6 +102,23 @@ async def test_a_client_that_only_receives_writes_one_line_per_outage(
             await client.receive()
     assert len(caplog.records) == 1
     assert "client c has reached no broker for 30 s (nowhere: " in caplog.records[0].getMessage()
+
+
+@in_virtual_time
+async def test_each_outage_of_a_client_writes_its_own_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    changes = Changes("c", 30.0)
+    for outage in range(1, 4):
+        line: Any = SimpleNamespace(
+            unattached_since_s=trio.current_time(), last_failure="", address="b0"
+        )
+        for _ in range(3):
+            changes.warn_if_unreachable(line)
+            await trio.sleep(20)
+        assert len(caplog.records) == outage
+        line.unattached_since_s = None
+        changes.warn_if_unreachable(line)
 
 
 @in_virtual_time

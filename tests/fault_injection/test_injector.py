@@ -170,6 +170,16 @@ def test_a_kill_ends_with_the_first_restart_that_follows_it(*, fails: bool) -> N
     assert injection.down == ()
 
 
+def test_a_restart_has_twenty_seconds_to_show_its_effect() -> None:
+    backend = MadeUpBackend()
+    backend.hides = {"effect r"}
+    injection, lines = play(ABSORB + KILL + RESTART, backend)
+    assert injection.problems == ("r: no effect seen within 20s",)
+    (failed,) = [line for line in lines if line["stage"] == "failed"]
+    waited_s = (failed["t_ns"] - ORIGIN_NS) / 1e9 - stages(lines, "r")["applied"]
+    assert waited_s == pytest.approx(20, abs=1)
+
+
 def test_absorbed_publications_are_counted_until_the_end_of_the_fault() -> None:
     injection, _ = play(ABSORB + KILL, MadeUpBackend())
     absorbed = row(injection, "a")["absorbed_msgs"]

@@ -2,13 +2,14 @@
 
 import json
 from contextlib import closing
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 import trio
 
 from fault_injection.apply.injector import Evidence, Fault
-from fault_injection.apply.log import FaultLog
+from fault_injection.apply.log import FaultLog, Stage
 from fault_injection.schedule.plan import expand
 from fault_injection.schedule.targets import check_nft_can_separate
 from tests.fault_injection.test_injector import MadeUpBackend, play, stages
@@ -39,6 +40,18 @@ def test_repeated_observations_are_not_summed() -> None:
     log.learn("a", {"absorbed_publications": 8})
     (row,) = log.rows()
     assert (row["absorbed_msgs"], row["absorbed_bytes"]) == (9, 90)
+
+
+@pytest.mark.parametrize("order", [*permutations(("applied", "observed", "healed"))])
+def test_a_fault_has_its_farthest_stage_in_whatever_order_stages_are_noted(
+    order: tuple[Stage, ...],
+) -> None:
+    log = planned()
+    for number in range(len(order)):
+        log.note("a", order[number], 5 + number)
+        (row,) = log.rows()
+        assert row["state"] == max(order[: number + 1], key=["applied", "observed", "healed"].index)
+        assert row[f"t_{order[number]}_ns"] == 5 + number
 
 
 def test_a_line_can_be_read_before_the_next_step_ends(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from brokerd.protocols.multi_proxy.messages import Carry, Messages, Owned
 from pubsubctl.errors import HostError, Interrupted
 from results.reference import risk as reference_risk
 from results.reference import verdict as reference_verdict
+from results.repetitions.numbers import NUMBERS
 from results.rules import risks, verdicts
 from results.rules.terms import Guarantee
 from tests.helpers import plain_times
@@ -35,6 +36,7 @@ _SOUND: Final = Path(__file__).parents[1] / "simulator/plans/sound"
 ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "lack-of-memory-is-a-bug": {"error": MemoryError()},
     "error-of-an-interrupt-is-its-own": {"error": HostError("a"), "raised": Interrupted},
+    "more-than-zero-is-less": {"number": NUMBERS[0]},
     # forged messages
     "malformed-marker-is-decoded": {"payload": b"x"},
     "markers-take-the-fast-path": {"payload": b"x"},

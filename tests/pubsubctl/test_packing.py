@@ -130,6 +130,9 @@ def test_no_word_of_any_string_of_an_inventory_is_left(tmp_path: Path) -> None:
         if path.is_file()
     )
     assert [word for word in words if word in everything] == []
+    (packed_log,) = sorted((packed / "raw").rglob(log.name))[-1:]
+    renamed = dict(zip(words, packed_log.read_text().splitlines(), strict=False))
+    assert (renamed["zquser"], renamed["zqporter"]) == ("user", "user")
     assert read_logs(read_run(packed)).doubts == read_logs(read_run(run)).doubts
 
 

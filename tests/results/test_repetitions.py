@@ -14,8 +14,8 @@ import pytest
 
 from brokerd.text import toml_text
 from results.repetitions.comparable import NotComparable
-from results.repetitions.comparison import Group, compare
-from results.repetitions.numbers import numbers_of
+from results.repetitions.comparison import Group, _verdict, compare
+from results.repetitions.numbers import NUMBERS, Number, numbers_of, words_of
 from results.repetitions.spread import difference_of, distance, holm, modal, spread_of
 from results.tables.json_files import IntegrityError
 from results.tables.seals import seal
@@ -387,3 +387,13 @@ def test_a_headline_that_was_changed_and_sealed_again_changes_no_comparison(
         seal(run)
     assert [numbers_of(run) for run in halved] == [numbers_of(run) for run in runs]
     assert numbers_of(runs[0])["latency_p99_ms"] == 10.0
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number.name)
+def test_numbers_that_include_zero_differ_in_the_same_words_as_all_others(number: Number) -> None:
+    """There is no ratio to a zero, only a difference."""
+    zeros, few, many = [0.0, 0.0, 0.1], [1.0, 1.1, 1.2], [5.0, 6.0, 7.0]
+    for low in (zeros, few):
+        more, less = difference_of(low, many), difference_of(many, low)
+        words = [_verdict(number, each, each.p) for each in (more, less)]
+        assert words == [words_of(number, 2.0), words_of(number, 0.5)]

@@ -169,6 +169,22 @@ def test_an_acknowledgement_behind_another_repeats_no_number(
         assert counted.repeated_answers == {f"raw/{PUBLISHERS}": count}
 
 
+def test_all_deliveries_of_a_source_with_nothing_due_are_earlier_ones(tmp_path: Path) -> None:
+    """A killed publisher has no closing fence, so its last number is a publication."""
+    folder = write_honest_run(tmp_path, "20260102T030405Z-0a1b2c")
+    with RunFolder(folder).records(PUBLISHERS, "publications") as rows:
+        mask = rows.of(publisher=0)
+        rows.all["intended_ns"][mask] = np.minimum(rows.all["intended_ns"][mask], ORIGIN_NS - 1)
+        rows.drop(mask & (rows.all["sequence"] > LAST // 2))
+    with RunFolder(folder).records(NEAR, "deliveries") as rows:
+        rows.drop(rows.of(publisher=0) & (rows.all["sequence"] > LAST // 2))
+        rows.all["received_ns"][rows.of(publisher=0)] = ORIGIN_NS
+    seal(folder)
+    logged = read_run(folder)
+    ours, theirs = rows_of(logged, read_logs(logged)).headline, count_rows(folder).headline
+    assert ours == theirs
+
+
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("layout", ["publications", "acks"])
 def test_a_source_in_the_files_of_two_processes_has_the_rows_of_one(

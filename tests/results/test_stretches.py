@@ -3,7 +3,9 @@
 import json
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING
+from random import Random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from bench.load.records import RESOLUTION_NS, Stretches
 from brokerd.history.records import STRETCH
 from results.reference.files import FileRefusal
 from results.reference.history_reader import judge_folder, read_history
+from results.rules import timing
 from results.tables.json_files import IntegrityError
 from results.tables.record_files import RECORDS, read_record_file
 from results.tables.seals import seal
@@ -191,3 +194,36 @@ def test_runs_are_cut_where_the_sample_begins_and_ends() -> None:
     assert [*stretches.parts((255, 300, 511, 512))] == [
         (slice(0, 1), False), (slice(1, 3), False), (slice(3, 4), True),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_stretch_is_too_long_by_the_stamps_before_it_in_any_order(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Stamps of several tasks are not always in order; compared with a loop over all rows."""
+    random = Random(seed)
+    rows = np.zeros(60, RECORDS["deliveries"])
+    rows["received_ns"] = [
+        place * RESOLUTION_NS + random.choice((0, 0, -3, 2)) * RESOLUTION_NS + 10**10
+        for place in range(60)
+    ]
+    folded = random.sample(range(60), 20)
+    rows["kind"][folded] = STRETCH
+    rows["partition"][folded] = [random.choice((90, 250)) for _ in folded]
+    wanted = 0
+    for row in rows[sorted(folded)]:
+        lasted_ns, latest_ns = int(row["partition"]) * 1_000_000, 0
+        for stamp in map(int, rows["received_ns"]):
+            if stamp >= row["received_ns"]:
+                break
+            latest_ns = max(latest_ns, stamp)
+        is_behind = latest_ns > int(row["received_ns"]) - lasted_ns + RESOLUTION_NS + 2_000_000
+        wanted += lasted_ns > RESOLUTION_NS + 1_000_000 and is_behind
+    scan = SimpleNamespace(in_stretches=1)
+    file: Any = SimpleNamespace(name="s", tables={"sample": {"one_in": 10}}, scan=scan)
+    run: Any = SimpleNamespace(workload={"load": {"records": "sampled"}})
+    monkeypatch.setattr(timing, "_rows", lambda _: rows)
+    monkeypatch.setattr(timing, "SAMPLES", {"sampled": 10})
+    monkeypatch.setattr(timing, "doubt", lambda kind, **values: (kind, values["n"]))
+    found: list[Any] = [*timing._stretches(run, file)]
+    assert found == ([("long_stretch", wanted)] if wanted else [])

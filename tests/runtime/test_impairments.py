@@ -100,6 +100,7 @@ def test_held_messages_are_released_in_order_once_and_never_after_their_session(
     events = [MessageReceived(PEER, place, PLAIN) for place in range(4)]
     for place, event in enumerate(events):
         assert not impairments.absorb((first, second)[place % 2], [event], 10)
+    assert impairments.absorbed.held_bytes == 40
     assert impairments.release() == [], "while the fault lasts"
     impairments.faults.heal("f")
     for connection in (first, second):
@@ -108,6 +109,15 @@ def test_held_messages_are_released_in_order_once_and_never_after_their_session(
     assert impairments.release() == [events[1], events[3]]
     assert impairments.release() == []
     assert impairments.absorbed.held_bytes == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_messages_that_arrive_together_are_held_with_their_size_together(count: int) -> None:
+    impairments = impaired("absorb")
+    events = [MessageReceived(PEER, place, PLAIN) for place in range(count)]
+    for times in (1, 2):
+        impairments.absorb(connected(impairments), events, 1000)
+        assert impairments.absorbed.held_bytes == 1000 * times
 
 
 def test_a_full_buffer_is_reported_when_it_fills_and_not_while_it_is_full(

@@ -50,6 +50,17 @@ def test_a_core_is_notified_of_joined_and_departed_brokers() -> None:
     assert file.known.addresses.keys() == file.known.names.keys()
 
 
+def test_a_core_is_notified_once_of_each_of_many_joins_and_departures() -> None:
+    file = File(chain(3, 1), "delta_tree")
+    for number in range(3, 6):
+        joined = JoinedBroker(f"n{number}", "b3", f"127.0.0.1:{number}")
+        file.topology = file.topology.with_joined(joined, "t.toml")
+        assert file.known.reload(unchecked) == [TopologyGrown(number, 2)]
+    for number in range(3, 6):
+        file.topology = file.topology.without(f"n{number}", "t.toml")
+        assert file.known.reload(unchecked) == [TopologyShrunk(number)]
+
+
 def test_a_core_is_notified_of_changed_roles() -> None:
     file = File(hierarchy(4, 2), "ges_reliable")
     file.topology = file.topology.with_role("b2", "0", "t.toml")

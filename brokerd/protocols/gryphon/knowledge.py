@@ -192,9 +192,9 @@ class RetainedEvents:
         place = bisect_left(self._firsts, run.first)
         assert run.last < self._firsts[place], f"{run.last} of {self._firsts[place]}"
         assert not place or self._runs[place - 1].last < run.first, f"{run.first}"
+        assert place >= self._dense, f"{run.first} is among {self._dense} merged runs"
         self._firsts.insert(place, run.first)
         self._runs.insert(place, run)
-        self._dense = min(self._dense, place)
 
     @property
     def is_scattered(self) -> bool:

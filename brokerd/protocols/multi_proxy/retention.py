@@ -57,6 +57,7 @@ class LostRecords:
             self._records[run.end] = LostRecord((run,))
             row = self.row(run.end)
             rows += [row] if row is not None else []
+        self._sort()
         return iter(rows)
 
     def __len__(self) -> int:
@@ -101,6 +102,10 @@ class LostRecords:
         """Restore a row of an earlier incarnation."""
         runs = [LostRun(place, SourceId(*source), low, high) for place, *source, low, high in row]
         self._records[last] = LostRecord(tuple(runs), is_written=True)
+        self._sort()
+
+    def _sort(self) -> None:
+        """Restore the order by position; rows of a disk and records of another server have none."""
         self._records = dict(sorted(self._records.items()))
 
 

@@ -1,5 +1,6 @@
 """Tests of leaves that left the tree: late messages about a departed leaf end no broker."""
 
+from collections import deque
 from itertools import pairwise
 
 import pytest
@@ -36,6 +37,55 @@ def at_rest(exchange: Exchange) -> None:
         assert counters["queue_publications"] == 0, number
         assert counters["subscriptions_tagged"] == 0, number
         assert core.status().state == "running", number
+
+
+STAYS = {"SourceSequences.paths", "TombstoneTable._homes"}
+"""What brokers near a departed leaf keep of it: late copies of its publications are known."""
+
+
+def test_brokers_near_a_departed_leaf_keep_nothing_else_by_its_number() -> None:
+    leaf = 7
+    exchange = line(leaf + 1)
+    subscribers = [exchange.client(f"s{at}", at) for at in (0, leaf)]
+    for subscriber in subscribers:
+        exchange.subscribe(subscriber, "true")
+    publishers = [exchange.client(f"p{at}", at, publishes=True) for at in (3, leaf)]
+    for sequence in (1, 2, 3):
+        for publisher in publishers:
+            exchange.publish(publisher, sequence, ANY)
+        exchange.cut(leaf - 1 - sequence % 2, leaf - sequence % 2, heal=True)
+        exchange.advance(5)
+    exchange.say(subscribers[1], Unsubscribe(1))
+    exchange.advance(1)
+    assert "PublicationQueue.sent" in keyed_by(exchange.cores[leaf - 1], leaf)
+    exchange.leave(leaf)
+    exchange.advance(30)
+    for near in (leaf - 1, leaf - 2):
+        assert keyed_by(exchange.cores[near], leaf) == STAYS
+
+
+def keyed_by(core: object, number: int) -> set[str]:
+    """Return the attributes below an object with a dictionary that has a key of this number."""
+    found: set[str] = set()
+    seen: dict[int, object] = {}
+    waiting: list[tuple[str, object]] = [("", core)]
+    for name, each in waiting:
+        if id(each) in seen:
+            continue
+        seen[id(each)] = each
+        if isinstance(each, dict):
+            if any(type(key) is int and key == number for key in each):
+                found.add(name)
+            waiting += [(name, value) for value in each.values()]
+        elif isinstance(each, (list, tuple, set, deque)):
+            waiting += [(name, value) for value in each]
+        elif type(each).__module__.startswith("brokerd"):
+            slots = [slot for kind in type(each).__mro__ for slot in getattr(kind, "__slots__", ())]
+            waiting += [
+                (f"{type(each).__name__}.{attribute}", getattr(each, attribute, None))
+                for attribute in (*getattr(each, "__dict__", ()), *slots)
+            ]
+    return found
 
 
 def test_a_repeated_copy_of_a_departed_leaf_may_be_confirmed_late() -> None:

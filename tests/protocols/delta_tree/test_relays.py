@@ -1,5 +1,7 @@
 """Tests of relayed sessions: refused messages, and late messages that are ignored."""
 
+from itertools import pairwise
+
 import pytest
 
 from brokerd.errors import RemoteProtocolError
@@ -205,6 +207,24 @@ def test_a_leaf_that_relayed_leaves_and_its_sessions_end_with_it() -> None:
     broker.core.handle(SessionLost(0, 10, "closed_by_us"), 0)
     assert broker.core.detail()["relayed"] == []
     assert 2 in broker.core.status().wanted
+
+
+def test_direct_sessions_are_dialled_after_waits_that_double_up_to_a_limit() -> None:
+    broker, parameters = Broker1(), DeltaTreeParameters()
+    broker.hear(0, Relay("ask", 2, 1, 7, 4))
+    broker.lose(2)
+    dialled_ns = [0]
+    while len(dialled_ns) < 8:
+        now_ns = broker.core.next_deadline()
+        assert now_ns is not None
+        dialled_ns += [
+            now_ns
+            for each in broker.core.handle(DeadlineReached(), now_ns)
+            if each == OpenSession(2)
+        ]
+    limit_ns, first_ns = parameters.retry_limit_ns, parameters.retry_first_ns
+    doubled_ns = [min(limit_ns, first_ns << place) for place in range(7)]
+    assert [later - earlier for earlier, later in pairwise(dialled_ns)] == doubled_ns
 
 
 def test_a_session_with_a_departed_leaf_is_closed_without_announcement() -> None:

@@ -1,5 +1,7 @@
 """An access broker announces the end of a subscription only after the end is on disk."""
 
+import pytest
+
 from brokerd.model.client_messages import Connect, Detach, Unsubscribe, Unsubscribed
 from brokerd.model.identity import SubscriptionId
 from brokerd.model.predicate import EVERYTHING
@@ -18,7 +20,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from tests.helpers.cluster import chain
-from tests.helpers.exchange import decode
+from tests.helpers.exchange import Exchange, blob, decode
 
 LINGER_NS = 1_000
 
@@ -74,3 +76,26 @@ def test_an_unsubscription_after_an_eviction_is_confirmed_at_once() -> None:
     core = _a_home_whose_client_does_not_ask_again()
     core.handle(Persisted(_given_up(core)), LINGER_NS)
     assert _called_over(core.handle(MessageReceived("s", 1, Unsubscribe(1)), LINGER_NS)) == [1]
+
+
+@pytest.mark.parametrize("ended", [1, 2, 3])
+def test_the_end_of_a_subscription_ends_none_of_an_earlier_incarnation(ended: int) -> None:
+    """Subscriptions 1 and 2 are from before two restarts of their broker, 3 is from now."""
+    exchange = Exchange(((0, 1), (1, 2)))
+    subscriber = exchange.client("s", 2)
+    for number in (1, 2):
+        exchange.subscribe(subscriber, f"kind = '{number}'", number)
+    for _ in range(2):
+        exchange.kill(2)
+        exchange.start(2)
+        exchange.advance(5)
+    subscriber = exchange.client("s", 2)
+    for number in (1, 2, 3):
+        exchange.subscribe(subscriber, f"kind = '{number}'", number)
+    exchange.say(subscriber, Unsubscribe(ended))
+    exchange.advance(5)
+    publisher = exchange.client("p", 0, publishes=True)
+    exchange.publish(publisher, 1, *(blob(kind=f"{number}") for number in (1, 2, 3)))
+    exchange.advance(5)
+    received = [number for number in (1, 2, 3) if subscriber.got(number)]
+    assert received == [number for number in (1, 2, 3) if number != ended]

@@ -5,6 +5,9 @@ The stories use the paper's ten brokers: p1, the cells b1 and b2, b3 and b4, and
 Paper: [GD02] §3 (cells, sideways routing); [DS03] leaves redundant brokers to [GD02].
 """
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from brokerd.errors import ConfigError, RemoteProtocolError
@@ -219,6 +222,20 @@ def test_only_a_cell_and_its_peers_release_for_the_cell() -> None:
     core.handle(SessionEstablished(1, 11, 1), 0)
     with pytest.raises(RemoteProtocolError, match="releases for cell 2"):
         core.handle(MessageReceived(1, 11, Released(2, ())), 0)
+
+
+@pytest.mark.parametrize("late", [0, 4])
+def test_a_late_report_of_a_peer_lowers_no_released_tick(late: int) -> None:
+    """b1 forwards an earlier report of s1 to b2, which has a later one of s1 itself."""
+    topology = paper_cells()
+    p1, b1, b2, s1 = map(topology.number_of, ("p1", "b1", "b2", "s1"))
+    core: Any = core_of(b2, topology)
+    for peer in (p1, b1, s1):
+        core.handle(SessionEstablished(peer, 10 + peer, 1), 0)
+    stream, cell = StreamId(p1, 0, 0), core.release._routes.cell_by_broker[s1]
+    for peer, tick in ((s1, 4), (s1, 9), (b1, late)):
+        core.handle(MessageReceived(peer, 10 + peer, Released(cell, ((stream, tick),))), 0)
+    assert core.release.below(cell, SimpleNamespace(identity=stream)) == 9
 
 
 def test_a_broker_of_a_redundant_cell_is_not_decommissioned() -> None:

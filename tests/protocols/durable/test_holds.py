@@ -9,7 +9,9 @@ import pytest
 
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.holds import ALL_HOLDS, DOUBT_OF_HOLD, LEASE, Holds
-from brokerd.protocols.durable.messages import Held, Hold
+from brokerd.protocols.durable.messages import Held, Hold, Moved
+from brokerd.protocols.durable.migration import Arrivals, Holder
+from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.interface import Commit
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, EventMachine
@@ -253,3 +255,67 @@ def test_any_number_of_requests_waits_for_the_row_of_a_hold() -> None:
     assert keeper.told == []
     keeper.write()
     assert len(keeper.told) == repeated
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_renewed_hold_requires_no_more_than_the_first_one(times: int) -> None:
+    """Otherwise a subscription would never pass the end of a stream that goes on."""
+    holder = Holder()
+    for turn in range(times):
+        holder.requested_ns = turn * LEASE_NS // 2
+        holder.take([(STREAMS[0], 7 + turn)], LEASE_NS)
+        assert holder.last == {STREAMS[0]: 7}
+        assert holder.until_ns == turn * LEASE_NS // 2 + LEASE_NS
+
+
+class Mover:
+    """A broker with a subscription that has moved here; no other broker answers its requests."""
+
+    def __init__(self) -> None:
+        self.machine = EventMachine()
+        self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
+        self.sent: list[Any] = []
+        lane = SimpleNamespace(committed=3)
+        self.local: Any = SimpleNamespace(
+            client="c", number=1, generation=1, is_over=False, lane=lambda _: lane
+        )
+        client: Any = SimpleNamespace(subscriptions={1: self.local})
+        self.arrivals = Arrivals(
+            HERE + 1,
+            Durability(self.machine),
+            self.deadlines,
+            DurableParameters(),
+            STREAMS,
+            SimpleNamespace(send=self.sent.append),  # type: ignore[arg-type]
+            SimpleNamespace(clients={"c": client}),  # type: ignore[arg-type]
+        )
+        self.arrivals.start(1)
+        self.arrivals.begin(self.local, lacks=True)
+
+    def waits(self, count: int) -> list[int]:
+        """Return the next `count` waits between requests without an answer."""
+        found = []
+        for _ in range(count):
+            due_ns = self.deadlines.earliest()
+            assert due_ns is not None
+            found.append(due_ns - self.machine.now_ns)
+            self.machine.now_ns = due_ns
+            ((_, key),) = self.deadlines.due(due_ns)
+            self.arrivals.due(key)
+        return found
+
+
+@pytest.mark.parametrize("silences", [1, 3, 6])
+@pytest.mark.parametrize("event", ["answered", "ended", "moved on"])
+def test_a_request_after_an_event_is_repeated_like_a_first_one(silences: int, event: str) -> None:
+    first = Mover().waits(6)
+    mover = Mover()
+    mover.waits(silences)
+    if event == "answered":
+        arrival = mover.arrivals.pending["c", 1]
+        mover.arrivals.on_held(Held(HERE + 1, HERE, "c", 1, 1, (), 1, arrival.stay))
+    elif event == "ended":
+        mover.arrivals.on_ended(mover.local)
+    else:
+        mover.arrivals.on_moved(Moved(HERE + 1, HERE, "c", 1, 2))
+    assert mover.waits(6) == first

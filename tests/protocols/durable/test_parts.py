@@ -1,6 +1,7 @@
 """Tests of durable's parts on objects: retention, stored events, deferred ranges, token commits."""
 
 from collections import deque
+from itertools import permutations
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,12 @@ from brokerd.protocols.durable.catchup import (
     LostRange,
 )
 from brokerd.protocols.durable.catchup_streams import LOST, CatchupStreams, CatchupWatch
-from brokerd.protocols.durable.commit_cycle import CommitCycle, TokenCommits, TokenRequest
+from brokerd.protocols.durable.commit_cycle import (
+    CommitCycle,
+    Snapshot,
+    TokenCommits,
+    TokenRequest,
+)
 from brokerd.protocols.durable.filtering_subsystem import FilterLog
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.passed_events import PassedEvents
@@ -405,6 +411,27 @@ def test_an_ended_subscription_commits_no_token() -> None:
     commits.write()
     assert commits.done == [1, 3]
     assert commits.counters["tokens_committed"] == 2
+
+
+class Part(SimpleNamespace):
+    """A part with an identity of its own."""
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("order", [*permutations((5, 7, 9))])
+def test_commits_in_any_order_lower_no_committed_tick(order: tuple[int, ...]) -> None:
+    """A token may be durable before an earlier acknowledgement that is in an open commit."""
+    noted: list[int] = []
+    log = SimpleNamespace(name="log", note_acknowledged=lambda _, tick: noted.append(tick))
+    hosted: Any = Part(identity=STREAM, log=log, commit=lambda _: [])
+    table: Any = SimpleNamespace(forget_released=lambda _: None)
+    disk: Any = SimpleNamespace(machine=SimpleNamespace(now_ns=0))
+    cycle = CommitCycle(disk, DeadlineQueue(), 10, {STREAM: hosted}, table)
+    lane: Any = Part(stream=STREAM, subscription=Subscription(1), committed=0)
+    for place, tick in enumerate(order):
+        assert [*cycle.advance(Snapshot({}, {}, {lane: tick}))]
+        assert lane.committed == noted[-1] == max(order[: place + 1])
 
 
 def test_a_commit_has_nothing_of_an_ended_subscription() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import Peer
+from brokerd.protocols.ges.confirmations import Confirmations, PendingVersion
 from brokerd.protocols.ges.dissemination import DEAREST, UP
-from brokerd.protocols.ges.messages import LoadProbe
+from brokerd.protocols.ges.messages import LoadProbe, ProfileReached
 from brokerd.protocols.ges.overload import LOAD, MOST_CHECKS_TO_FALL, LinkLoad
 from brokerd.protocols.ges.parameters import GesParameters
 from brokerd.protocols.ges.state import CostChange, Neighbours
@@ -249,3 +250,25 @@ def test_all_links_are_compared_while_one_is_dear_and_slow_brokers_end(
     wanted = [PEER, 3, 5] if slow_broker_ns else [PEER]
     assert probed == (wanted if is_dear else [])
     assert (LOAD, 1) in deadlines
+
+
+@pytest.mark.parametrize("losses", [1, 2, 4])
+def test_after_a_complete_confirmation_repeated_requests_are_answered_like_before_any_loss(
+    losses: int,
+) -> None:
+    origin, farther = 9, 2
+    confirmations = Confirmations(1, Neighbours(Place((0, 0)), {PEER: (0, 1)}, {PEER: None}))
+
+    def confirm(number: int, *, is_complete: bool) -> object:
+        after, version = (1, number - 1), (1, number)
+        waiting = PendingVersion(after, version, PEER, {farther: None}, {}, 0)
+        confirmations.add(origin, waiting)
+        reached = ProfileReached(origin, after, version, is_complete)
+        assert confirmations.on_reached(farther, reached, 0) == [Send(PEER, reached)]
+        (again,) = confirmations.confirm_known(PEER, origin, (1, 1))
+        assert isinstance(again, Send)
+        return again.message
+
+    for number in range(1, losses + 1):
+        assert confirm(number, is_complete=False) == ProfileReached(origin, (0, 0), (1, 1), False)
+    assert confirm(losses + 1, is_complete=True) == ProfileReached(origin, (0, 0), (1, 1), True)

@@ -432,6 +432,16 @@ def a_client_that_moved_restarts_at_no_earlier_broker() -> None:
     assert [each.retry for each in home.answers(Refused)] == [True]
 
 
+def a_client_exceeds_the_latest_attachment_of_all_storages() -> None:
+    for at_finer, at_root in ((3, 5), (5, 3), (4, 4)):
+        home = HomeOfTwo((ROOT, 7))
+        home.told.answer(ROOT, 12)
+        assert home.told.answer(FINER, None, later_generation=STAY + at_finer).claims
+        home.told.answer(ROOT, None, later_generation=STAY + at_root)
+        latest = STAY + max(at_finer, at_root)
+        assert home.clients.table.clients["c"].generation == latest + 1
+
+
 def a_handover_that_a_storage_ignores_ends_the_session() -> None:
     """A delayed request of another broker has displaced the attachment meanwhile."""
     home = HomeOfTwo((ROOT, 2))
@@ -584,6 +594,7 @@ SUCCESSOR_STORIES = (
     a_client_at_its_successor_first_queries_the_previous_storage,
     a_storage_that_ended_a_subscription_is_not_queried,
     a_client_that_moved_restarts_at_no_earlier_broker,
+    a_client_exceeds_the_latest_attachment_of_all_storages,
     a_handover_that_a_storage_ignores_ends_the_session,
     an_end_that_a_storage_ignores_ends_the_session,
     a_late_report_of_a_displacement_ends_no_later_attachment,

@@ -182,6 +182,18 @@ def test_a_topic_that_moves_takes_no_publish_requests_any_more() -> None:
     assert (dropped, [part.is_frozen for part in parts]) == ([TOPIC], [True, True])
 
 
+def test_a_topic_that_has_moved_away_occupies_no_log_any_more() -> None:
+    """The log is truncated up to the first record of a topic that moves."""
+    released: list[tuple[int, int, bool]] = []
+    parts = [SimpleNamespace(part=at, is_frozen=True, durable=4 + at) for at in range(2)]
+    log = SimpleNamespace(
+        everything=lambda _: parts,
+        release=lambda part, through: released.append((part.part, through, part.is_frozen)),
+    )
+    TopicTransfers.release(moves(_log=log), TOPIC)
+    assert released == [(0, 4, False), (1, 5, False)]
+
+
 def test_a_repeated_transfer_takes_another_proxy_and_none_without_a_session() -> None:
     sent: list[Any] = []
     sessions: dict[int, None] = {7: None, 8: None}

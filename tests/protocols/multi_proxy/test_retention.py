@@ -1,6 +1,7 @@
 """Retention by age and by size at servers, and the gaps for subscribers that lack events."""
 
 from collections.abc import Callable, Sequence
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -373,3 +374,26 @@ def test_lost_records_are_recovered_from_their_row() -> None:
     assert again.first == 11
     assert [change.value for change in again.forget(15)] == [None]
     assert (again.first, len(again)) == (None, 0)
+
+
+def test_lost_records_are_in_order_whatever_the_order_of_their_rows() -> None:
+    """Rows of a disk have no order, and records of a topic that returns are below later ones."""
+    runs = [LostRun(at, SOURCE, at, at) for at in (9, 10, 11, 100)]
+    for order in permutations(runs):
+        recovered, carried = LostRecords(4), LostRecords(4)
+        for run in order:
+            recovered.recover(run.end, [[run.position, *run.source, run.first, run.last]])
+        assert (recovered.first, recovered.after(9)) == (9, [*_joined(runs[1:])])
+        assert len([*carried.carry(order)]) == len(runs)
+        assert (carried.first, carried.after(9)) == (9, [*_joined(runs[1:])])
+
+
+def _joined(runs: Sequence[LostRun]) -> list[LostRun]:
+    """Return runs with those that continue each other as one."""
+    found: list[LostRun] = []
+    for run in runs:
+        if found and found[-1].continues_in(run):
+            found[-1] = found[-1]._replace(last=run.last)
+        else:
+            found.append(run)
+    return found

@@ -10,13 +10,23 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Commit, Send
-from brokerd.protocols.multi_proxy.messages import Follow, Locate, Located, Owner, Stored
+from brokerd.protocols.multi_proxy.fetches import Fetches
+from brokerd.protocols.multi_proxy.messages import (
+    Follow,
+    Followed,
+    Following,
+    Get,
+    Locate,
+    Located,
+    Owner,
+    Stored,
+)
 from brokerd.protocols.multi_proxy.owners import OwnerChanges, OwnerRequests
 from brokerd.protocols.multi_proxy.ownership import AssignedOwners, PaperOwners
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.publishes import Publishes
 from brokerd.protocols.multi_proxy.routes import UNANSWERED, ServerRoutes
-from brokerd.protocols.multi_proxy.state import OwnerTable
+from brokerd.protocols.multi_proxy.state import OwnerTable, PendingSubscription
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, EventMachine
 
@@ -246,3 +256,62 @@ def test_a_message_may_repeat_the_owner_of_a_topic() -> None:
     home.owners.on_located(9, Located(9, HOME, (Owner(0, 3, 2),) * 2))
     assert home.write() == [2]
     assert (home.table.known, home.owners.requests.doubted) == ({0: 3}, {})
+
+
+class FollowingBroker:
+    """An access broker with the servers 2 and 3, which follows topic 1 of server 2."""
+
+    def __init__(self) -> None:
+        self.machine = EventMachine()
+        deadlines: DeadlineQueue[Any] = DeadlineQueue()
+        parameters = MultiProxyParameters()
+        routes = ServerRoutes(HOME, self.machine, PROXIES, (2, 3), deadlines, parameters)
+        for _ in routes.reaches(PROXIES[0], (2, 3)):
+            pass
+        self.fetches = Fetches(
+            HOME, self.machine, (2, 3), OwnerTable({1: 2}), routes, deadlines, parameters
+        )
+        self.fetches.begin(1)
+        for request in self.requests():
+            self.answer(request)
+
+    def requests(self, kind: type = Follow) -> list[Any]:
+        """Return the requests of a kind since the last call."""
+        sent, self.machine.effects[:] = [*self.machine.effects], []
+        return [each.message for each in sent if type(each) is Send and type(each.message) is kind]
+
+    def answer(self, request: Follow, *topics: Followed) -> list[PendingSubscription]:
+        reply = Following(request.server, HOME, 1, request.number, topics, ())
+        return [*self.fetches.on_following(PROXIES[0], reply)]
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_both_servers_are_asked_at_once_when_a_topic_moves(*, is_answered: bool) -> None:
+    """The former server may be down, and a late answer of it is for a former request."""
+    home = FollowingBroker()
+    local: Any = SimpleNamespace()
+    beginning = PendingSubscription(local)
+    home.fetches.follow((1,), beginning)
+    (first,) = home.requests()
+    if is_answered:
+        assert home.answer(first, Followed(2, 1, 0, 4)) == [beginning]
+        home.requests()
+    home.fetches.move(1, 2, 3)
+    former, later = home.requests()
+    assert (former.server, former.topics, later.server, later.topics) == (2, (), 3, (1,))
+    assert home.answer(first, Followed(2, 1, 0, 4)) == []
+    assert home.answer(later, Followed(3, 1, 0, 5)) == ([] if is_answered else [beginning])
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_new_topic_begins_at_its_head_and_a_resumed_one_behind_what_is_acknowledged(
+    *, is_resumed: bool
+) -> None:
+    """The server may have this broker as an earlier follower of the topic."""
+    home = FollowingBroker()
+    local: Any = SimpleNamespace()
+    home.fetches.follow((1,), None if is_resumed else PendingSubscription(local))
+    (request,) = home.requests()
+    home.answer(request, Followed(2, 1, 3, 7))
+    (get,) = home.requests(Get)
+    assert [(each.topic, each.after) for each in get.wanted] == [(1, 3 if is_resumed else 7)]
