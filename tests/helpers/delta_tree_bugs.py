@@ -67,7 +67,7 @@ class Mutant(StrEnum):
     MOVE_FORGETS_POSITIONS = "move-forgets-positions"
     TRANSIT_NOT_APPLIED = "transit-not-applied"
     ANSWER_FORGETS_CUT = "answer-forgets-cut"
-    POSITION_GOES_BACK = "position-goes-back"
+    POSITION_GOES_BACK = "position-decreases"
 
 
 NOT_SIMULATED: dict[str, str] = {

@@ -104,13 +104,13 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "overtaken-publication-was-had": {"order": Order.TOPIC},
     "gap-announced-before-a-move-is-owed": {"order": Order.TOPIC},
     "whole-move-may-lose-in-no-order": {"order": Order.NONE},
-    "forgotten-deliveries-before-a-move-are-owed": {"order": Order.TOPIC},
+    "lost-deliveries-before-a-move-are-owed": {"order": Order.TOPIC},
     "gap-is-owed-to-a-client-without-memory": {"again": (1, 3, 4)},
     "gap-excuses-later-publications": {"again": (4,)},
     # plans
     "waits-for-silence": {"path": _SOUND / "notices_in_every_period.plan"},
     "all-have-their-turn-at-once": {"path": _SOUND / "one_at_a_time.plan"},
-    "moves-to-where-nobody-is": {"path": _SOUND / "moved_to_where_nobody_is.plan"},
+    "moves-to-an-absent-broker": {"path": _SOUND / "moved_to_where_nobody_is.plan"},
     # publishers
     "continues-without-a-record": {"source": SourceId(3, 1, 1)},
     # reference
@@ -135,7 +135,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "at-least-once-forgives-loss": {"guarantee": Guarantee("at-least-once")},
     "order-of-total-only": {"decide": verdicts.decide},
     "valid-in-spite-of-doubts": {"decide": verdicts.decide},
-    "unobserved-fault-is-believed": {"doubts": verdicts.doubts_about_faults},
+    "unobserved-fault-is-accepted": {"doubts": verdicts.doubts_about_faults},
     "busy-excuses-everything": {"decide": verdicts.decide},
     "busy-excuses-holes": {"decide": verdicts.decide},
     "busy-machine-proves-losses": {"decide": verdicts.decide},
@@ -147,7 +147,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "length-checked-once-it-is-all-there": {"prefix": bytes((0, 0, 0, 61))},
     # storage
     "folder-of-logs-without-its-name": {"operations": (crashes.one,)},
-    "segments-go-together": {"operations": (crashes.three_in_two_logs, crashes.chop)},
+    "segments-removed-together": {"operations": (crashes.three_in_two_logs, crashes.chop)},
     "segment-without-a-beginning-stays": {"operations": (crashes.one,)},
     "durable-before-all-is-written": {"operations": (crashes.over_sectors,)},
     "durable-end-is-a-torn-end": {"record_property": print},

@@ -34,7 +34,7 @@ HISTORY = """\
 # brokers: 0 = b1, 1 = b2, 2 = b3
 world protocol=gryphon brokers=3 publications=2 subscriptions=1 faults=0 early=0
 kinds crash fail cut suspect leave
-mutants M04-done-when-anybody-is
+mutants M04-done-with-the-first
 do publish p1 0 1
 do p1>0
 do subscribe s1 2 0

@@ -146,7 +146,7 @@ def test_checks_keep_no_objects_of_cores(protocol: str) -> None:
 
 
 BUGS: Sequence[tuple[str, str, str]] = (
-    ("gryphon", "M04-done-when-anybody-is", "final early"),
+    ("gryphon", "M04-done-with-the-first", "final early"),
     ("gryphon", "M08-seen-before-durable", "acknowledged early"),
     ("gryphon", "final-covers-open-ticks", "final early"),
     ("durable", "announced-before-rows", "chopped early"),

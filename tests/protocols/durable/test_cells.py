@@ -187,7 +187,7 @@ def test_a_cell_without_a_broker_below_holds_nothing_back() -> None:
     "then, bug",
     [
         ("restart", "decommissioned-cell-in-new-streams"),
-        ("cut", "a-cell-waits-for-what-it-does-not-request"),
+        ("cut", "a-cell-waits-for-unrequested-events"),
     ],
 )
 def test_a_cell_without_a_broker_below_acknowledges_everything(then: str, bug: str) -> None:

@@ -329,7 +329,7 @@ def matches(story: DurableStory, at: str = "s1") -> int:
 
 STORIES = (
     ("claim-of-an-earlier-session", claimed_in_an_earlier_session, [()]),
-    ("at-rest-before-tokens-let-go", committed_and_not_let_go_of, [()]),
+    ("at-rest-before-tokens-are-released", committed_and_not_let_go_of, [()]),
     ("adopted-releases-nothing", came_back_with_more, [()]),
     ("answered-before-committed", crashed_together, [(each,) for each in MOMENTS]),
     ("redelivered-unmarked", crashed, [(each,) for each in MOMENTS]),

@@ -142,7 +142,7 @@ def with_what_a_moved_subscription_lacks() -> bool:
 
 STORIES = {
     "decommissioned-holds-back": a_dead_one_holds_nobody_up,
-    "decommission-forgotten": known_after_restarts_of_all_others,
+    "decommission-dropped": known_after_restarts_of_all_others,
     "decommissioned-is-let-in": comes_back_all_the_same,
     "decommissioned-before-all-is-held": moved_just_before,
     "decommissioned-broker-is-awaited": moved_just_before,

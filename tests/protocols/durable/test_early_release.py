@@ -358,7 +358,7 @@ def a_reset_that_a_crash_interrupts_is_recorded() -> bool:
 STORIES = (
     ("one-policy-for-all-pubends", each_pubend_has_its_policy, ()),
     ("policy-waits-for-the-former-age", a_smaller_policy_announces_its_gaps, ()),
-    ("longer-policy-releases-what-was-due", a_larger_policy_retains_what_was_due, ()),
+    ("longer-policy-releases-due-events", a_larger_policy_retains_what_was_due, ()),
     ("policy-is-lost-in-a-restart", a_policy_outlives_its_broker, ()),
     ("policy-in-force-before-it-is-durable", a_policy_is_durable_before_it_is_in_force, ()),
     ("restart-records-no-policy", a_reset_that_a_crash_interrupts_is_recorded, ()),

@@ -116,7 +116,7 @@ TOLD = {
         "a dead broker holds everything back, is given up, and comes back all the same",
         (
             "test_decommissioning.py::STORIES[decommissioned-holds-back]",
-            "test_decommissioning.py::STORIES[decommission-forgotten]",
+            "test_decommissioning.py::STORIES[decommission-dropped]",
             "test_decommissioning.py::STORIES[decommissioned-is-let-in]",
         ),
     ),
@@ -231,7 +231,7 @@ SEEN = (
     ),
     (
         14,
-        "released-when-anybody-has",
+        "released-by-the-first",
         test_stories.test_an_unsubscription_releases_its_withheld_publications,
         None,
     ),

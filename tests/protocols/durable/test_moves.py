@@ -566,9 +566,9 @@ def test_an_answer_of_one_event_among_much_silence_fits_small_frames() -> None:
 STORIES = (
     ("answered-from-silence", beside_one_who_is_away, ()),
     ("arrival-without-matches", beside_one_who_is_away, ()),
-    ("hold-forgotten", asked_again_late, (False,)),
+    ("hold-dropped", asked_again_late, (False,)),
     ("hold-not-on-disk", asked_again_late, (True,)),
-    ("let-go-before-it-is-held", out_of_reach, ()),
+    ("released-before-it-is-held", out_of_reach, ()),
     ("lost-is-silent", said_after_the_lease, ()),
     ("hold-ends-before-its-client", new_broker_is_gone_for, (70,)),
     ("held-for-a-crashed-one", answered_what_a_crashed_one_asked, ()),
@@ -578,12 +578,12 @@ STORIES = (
         said_when_it_is_on_disk,
         (Hold(1, 2, "c", 1, 2, ((StreamId(1, 0, 0), 0),), 1), Held),
     ),
-    ("let-go-before-written", said_when_it_is_on_disk, (Moved(1, 2, "c", 1, 2), LetGo)),
+    ("end-confirmed-before-written", said_when_it_is_on_disk, (Moved(1, 2, "c", 1, 2), LetGo)),
     ("ended-stay-is-not-announced", ends_while_its_stay_is_written, ()),
-    ("released-by-nobody-and-forgotten", begins_where_nothing_is_known, ()),
-    ("released-by-nobody-and-forgotten", from_where_nobody_had_subscribed, ()),
+    ("released-without-subscriptions-is-volatile", begins_where_nothing_is_known, ()),
+    ("released-without-subscriptions-is-volatile", from_where_nobody_had_subscribed, ()),
     ("volatile-ticks-are-acknowledged", where_nobody_had_subscribed_before_a_crash, ()),
-    ("token-forgotten-between-connect-and-subscribe", between_connect_and_subscribe, ()),
+    ("token-dropped-between-connect-and-subscribe", between_connect_and_subscribe, ()),
     (
         "stay-is-announced-before-its-row",
         ends_after_its_stay_was_told_and_its_broker_crashed,
@@ -591,10 +591,10 @@ STORIES = (
     ),
     ("later-stay-of-a-first-one", comes_back_before_its_first_stay_is_written, ()),
     ("first-row-starts-a-later-stay", comes_back_before_its_first_stay_is_written, ()),
-    ("later-stay-forgotten", over_while_a_later_stay_is_written, (4,)),
-    ("later-stay-forgotten", over_while_a_later_stay_is_written, (2,)),
+    ("later-stay-dropped", over_while_a_later_stay_is_written, (4,)),
+    ("later-stay-dropped", over_while_a_later_stay_is_written, (2,)),
     ("first-row-is-that-of-a-later-stay", first_row_is_written_before_that_of_a_later_stay, ()),
-    ("let-go-of-a-later-stay", told_of_an_earlier_stay_while_it_comes_back, ()),
+    ("later-stay-released", told_of_an_earlier_stay_while_it_comes_back, ()),
 )
 
 

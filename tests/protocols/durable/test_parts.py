@@ -27,7 +27,7 @@ from brokerd.protocols.durable.filtering_subsystem import FilterLog
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.passed_events import PassedEvents
 from brokerd.protocols.durable.retention import RETAINED, Retention
-from brokerd.protocols.durable.state import Mode
+from brokerd.protocols.durable.state import COUNTERS, Mode
 from brokerd.protocols.gryphon import Stream
 from brokerd.protocols.gryphon.flow_control import EVENT_BYTES
 from brokerd.protocols.gryphon.knowledge import TICK_NS
@@ -216,7 +216,7 @@ class WatchedLane(SimpleNamespace):
 def test_only_a_stream_that_does_not_approach_is_recorded() -> None:
     events: list[Any] = []
     machine: Any = SimpleNamespace(now_ns=0, emit=events.append)
-    watch = CatchupWatch(machine, DeadlineQueue(), 1, {"catchups_diverging": 0})
+    watch = CatchupWatch(machine, DeadlineQueue(), 1, dict.fromkeys(COUNTERS, 0))
     hosted: Any = SimpleNamespace(position=100)
     lanes: list[Any] = [
         WatchedLane(

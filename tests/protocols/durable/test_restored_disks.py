@@ -15,7 +15,7 @@ from brokerd.model.predicate_text import parse_predicate
 from brokerd.protocols.durable.catchup_streams import CatchupStreams, CatchupWatch
 from brokerd.protocols.durable.filtering_subsystem import FilterLog
 from brokerd.protocols.durable.messages import Held, Hold, NothingFetched
-from brokerd.protocols.durable.state import DurableSubscription, Mode
+from brokerd.protocols.durable.state import COUNTERS, DurableSubscription, Mode
 from brokerd.protocols.interface import Effect, MessageReceived, Send, SessionEstablished
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
@@ -298,7 +298,7 @@ def test_a_catch_up_continues_to_the_end_of_the_lost_range() -> None:
         100,
         100,
         Upstream(),  # type: ignore[arg-type]
-        CatchupWatch(machine, DeadlineQueue(), 10**9, {"catchups_diverging": 0}),
+        CatchupWatch(machine, DeadlineQueue(), 10**9, dict.fromkeys(COUNTERS, 0)),
         {stream: hosted},
         SimpleNamespace(lanes=lambda _: [subscription.lane(stream)]),  # type: ignore[arg-type]
     )

@@ -402,7 +402,7 @@ SEEN = (
         (),
     ),
     (
-        "forgotten-before-it-is-over",
+        "rows-dropped-before-the-end",
         test_no_crash_brings_back_a_subscription_that_has_acknowledged_nothing,
         (),
     ),

@@ -109,7 +109,7 @@ RULES = (
         (),
     ),
     ("J1, J6", "order of positions", "not-truncated", test_stories.new_beside_an_old_tail, ()),
-    ("J3, J10", "gap unpromised", "let-go-before-it-is-held", test_moves.out_of_reach, ()),
+    ("J3, J10", "gap unpromised", "released-before-it-is-held", test_moves.out_of_reach, ()),
     (
         "J4",
         "gap to live subscription",
@@ -117,7 +117,7 @@ RULES = (
         test_early_release.away_for_too_long,
         (),
     ),
-    ("J13", "hold passed", "hold-forgotten", test_moves.asked_again_late, (False,)),
+    ("J13", "hold passed", "hold-dropped", test_moves.asked_again_late, (False,)),
     (
         "J14",
         "stored before a loss",
@@ -144,8 +144,8 @@ ORDERS = {
     "a subscription's start behind its row": "accepted-before-written",
     "the answer to a commit behind its token": "answered-before-committed",
     "that a hold is there behind its row": "held-before-written",
-    "that a subscription has gone behind the end of its row": "let-go-before-written",
-    "the end of what is acknowledged behind the end of the row": "forgotten-before-it-is-over",
+    "that a subscription has gone behind the end of its row": "end-confirmed-before-written",
+    "the end of what is acknowledged behind the end of the row": "rows-dropped-before-the-end",
     "matches behind the last commit dropped before there are more": "not-truncated",
     "nothing given that a client has": "no-floor",
     "silence of the pubend only": "answered-from-silence",

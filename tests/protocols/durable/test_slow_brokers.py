@@ -72,6 +72,6 @@ def test_events_missed_at_another_broker_are_fetched_in_batches() -> None:
 
 def test_missed_events_of_a_subscriber_arrive_in_windows() -> None:
     assert what_was_missed_comes_in_windows()
-    for bug in ("fetched-unbounded", "fetched-on-by-nobody"):
+    for bug in ("fetched-unbounded", "fetch-without-room-never-continues"):
         with plant([MUTANTS[bug]]):
             assert fails(what_was_missed_comes_in_windows)

@@ -368,18 +368,18 @@ def ended_before_a_restart() -> bool:
 STORIES = (
     ("ended-subscription-in-a-recovered-log", ended_before_a_restart, [()]),
     ("first-subscription-releases-nothing", first_behind_what_is_known, [()]),
-    ("let-go-before-its-commit", told_again_before_its_commit, [()]),
+    ("released-before-its-commit", told_again_before_its_commit, [()]),
     ("no-floor", given_again, [()]),
     ("rows-before-matches", crashed, [(each, 0) for each in MOMENTS]),
     ("not-truncated", new_beside_an_old_tail, [()]),
     ("accepted-before-written", accepted, [(each,) for each in range(6_000, 12_000, 250)]),
     ("released-before-written", one_of_two_is_away, [()]),
-    ("released-when-anybody-has", one_of_two_is_away, [()]),
+    ("released-by-the-first", one_of_two_is_away, [()]),
     ("live-too-early", in_small_batches, [()]),
-    ("open-matches-forgotten", subscribed_anew, [()]),
+    ("open-matches-dropped", subscribed_anew, [()]),
     ("silence-covers-events-in-flight", in_small_batches, [()]),
-    ("known-ticks-only-are-expected", back_without_what_it_was_done_with, [(True,)]),
-    ("known-ticks-only-are-expected", back_without_what_it_was_done_with, [(False,)]),
+    ("received-ticks-only-are-expected", back_without_what_it_was_done_with, [(True,)]),
+    ("received-ticks-only-are-expected", back_without_what_it_was_done_with, [(False,)]),
 )
 
 

@@ -108,6 +108,6 @@ STORIES = (
 SEEN = {
     "units-send-each-other": two_clusters_partition_at_once,
     "only-outsiders-remember-links": all_brokers_with_a_connection_have_restarted,
-    "departed-broker-is-believed-again": late_statements_of_a_departed_broker_arrive,
+    "departed-broker-is-accepted-again": late_statements_of_a_departed_broker_arrive,
     "spoken-for-ever-again": statements_for_a_live_broker_are_corrected,
 }

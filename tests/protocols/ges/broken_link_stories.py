@@ -60,7 +60,7 @@ STORIES = (
     subscriptions_start_although_versions_wait_for_each_other,
 )
 SEEN = {
-    "known-versions-wait-for-stated-ones": subscriptions_start_beside_links_that_break,
+    "received-versions-wait-for-stated-ones": subscriptions_start_beside_links_that_break,
     "lost-confirmations-are-not-repeated": (
         subscriptions_start_although_sessions_end_with_confirmations
     ),

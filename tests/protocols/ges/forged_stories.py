@@ -212,12 +212,12 @@ STORIES = (
 )
 SEEN = {
     "versions-leap": forged_profiles_in_ges,
-    "profiles-of-nobody": forged_profiles_in_ges,
+    "profiles-of-strangers": forged_profiles_in_ges,
     "profiles-at-any-place": forged_places_of_profiles,
     "forged-profile-stays": forged_profiles_in_ges,
     "forged-change-stays": forged_changes_of_profiles,
     "profile-without-end": forged_changes_of_profiles,
     "forged-connection-stays": forged_connections_in_ges,
-    "connections-of-nobody": forged_connections_in_ges,
+    "connections-of-strangers": forged_connections_in_ges,
     "leap-from-an-unknown-version": a_broker_that_restarted_beside_the_attacker,
 }

@@ -158,7 +158,7 @@ STORIES = (
 )
 SEEN = {
     "lost-neighbours-are-compared": nothing_is_measured_for_a_slow_neighbour_that_is_lost,
-    "slow-brokers-go-on": a_broker_that_all_find_slow_ends,
+    "slow-brokers-continue": a_broker_that_all_find_slow_ends,
     "slow-by-one-link": a_broker_with_one_slow_link_stays,
     "slow-for-good": a_broker_that_recovers_in_time_stays,
     "slow-ones-blame-others": a_broker_among_slow_ones_stays,

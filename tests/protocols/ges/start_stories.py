@@ -237,7 +237,7 @@ SEEN = {
     "incomplete-answers-count": a_forwarder_restarts_before_the_answer,
     "neighbours-given-up-have-answered": the_way_of_the_answer_is_lost_again_and_again,
     "restarted-neighbours-recall-their-answers": a_forwarder_restarts_before_the_answer,
-    "incomplete-answers-are-forgotten": an_incomplete_answer_is_lost_in_flight,
+    "incomplete-answers-are-dropped": an_incomplete_answer_is_lost_in_flight,
     "leaver-has-answered": a_forwarder_departs_before_the_answer,
     "one-answer-is-enough": the_first_answer_is_not_the_last,
 }

@@ -23,7 +23,7 @@ FILES = {path.stem: path for path in scenario_files(__file__)}
 
 # Scenario → a named bug that omits the rule of the story.
 RULES = {
-    "a01_echo_abbrev": "returned-statements-are-believed",
+    "a01_echo_abbrev": "returned-statements-are-accepted",
     "a03_dup_delta": "started-before-all-confirm",
     "a05_only_child": "sent-to-all-units",
     "a07_stale_frame": "one-way-only",

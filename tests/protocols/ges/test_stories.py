@@ -399,7 +399,7 @@ STORIES: tuple[Callable[[], None], ...] = (
 )
 SEEN = {
     "links-stated-as-inside": all_is_well,
-    "returned-statements-are-believed": all_is_well,
+    "returned-statements-are-accepted": all_is_well,
     "profiles-stated-as-inside": all_is_well,
     "lost-session-stays-in-graph": a_link_fails,
     "sent-to-all-units": all_is_well,
@@ -419,7 +419,7 @@ SEEN = {
     "missed-at-first-sight": a_broker_is_away_for_a_moment,
     "alone-and-speaks-for-all": a_broker_is_cut_off_for_long,
     "newcomer-is-awaited-before-its-start": a_broker_joins_and_leaves_again,
-    "newcomer-is-nobody": a_broker_joins_and_leaves_again,
+    "newcomer-is-no-neighbour": a_broker_joins_and_leaves_again,
     "leaver-stays-a-neighbour": a_broker_joins_and_leaves_again,
     "links-of-a-departed-broker-stay": a_departed_broker_dies_before_its_clients_leave,
     "profile-of-a-departed-broker-stays": a_departed_broker_dies_before_its_clients_leave,

@@ -102,7 +102,7 @@ STORIES: dict[Callable[[], None], str] = {
     an_answer_is_lost_in_flight: "lost-answer-is-not-repeated",
     a_storage_restarts_while_a_fetch_waits: "restart-is-not-announced",
     storages_release_events_that_no_follower_wants: "progress-waits-for-a-publication",
-    receipts_follow_a_fetch_that_was_too_early_for_them: "early-fetch-forgets-receipts",
+    receipts_follow_a_fetch_that_was_too_early_for_them: "early-fetch-drops-receipts",
     a_kept_fetch_with_ignored_receipts_is_answered_at_once: "kept-fetch-hides-a-displacement",
     idle_brokers_send_nothing: "kept-fetches-are-repeated",
 }

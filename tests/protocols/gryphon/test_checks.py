@@ -27,11 +27,11 @@ SEEN = {
     "tick reused": ("I4", "ticks-follow-the-clock-alone", 1),
     "pubend with a gap": ("I4", "no-silence-before-an-event", 1),
     "gap": ("I5", "M01-horizon-ignored", 1),
-    "final early": ("I6", "M04-done-when-anybody-is", 1),
-    "acknowledged ahead": ("I7", "known-counts-as-acknowledged", 1),
+    "final early": ("I6", "M04-done-with-the-first", 1),
+    "acknowledged ahead": ("I7", "received-counts-as-acknowledged", 1),
     "acknowledgement decreased": ("I7", "acknowledgement-decreases", 1),
     "chopped early": ("I8", "chops-all-there-is", 1),
-    "curiosity": ("I9", "known-ticks-are-requested", 2),
+    "curiosity": ("I9", "received-ticks-are-requested", 2),
     "still curious": ("I9", "answer-leaves-curiosity", 2),
     "requested twice": ("I10", "recent-request-is-repeated", 6),
     "requested without need": ("I10", "request-has-one-tick-more", 1),
@@ -125,8 +125,8 @@ def questions_cannot_be_passed_on() -> None:
 @pytest.mark.parametrize(
     "story, bug",
     [
-        (events_cannot_be_passed_on, "events-go-sideways-twice"),
-        (questions_cannot_be_passed_on, "requests-go-sideways-twice"),
+        (events_cannot_be_passed_on, "events-sent-sideways-twice"),
+        (questions_cannot_be_passed_on, "requests-sent-sideways-twice"),
     ],
 )
 def test_nothing_passes_between_peers_of_a_cell_twice(story: Callable[[], None], bug: str) -> None:

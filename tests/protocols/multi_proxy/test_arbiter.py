@@ -260,10 +260,10 @@ def owners_are_announced_when_their_arbiter_fails() -> bool:
 
 
 RULES: dict[str, Callable[[], bool]] = {
-    "owners-announced-to-everybody": a_first_owner_is_announced_to_proxies_only,
+    "owners-announced-to-all": a_first_owner_is_announced_to_proxies_only,
     "owners-of-a-failed-arbiter-unknown": owners_are_announced_when_their_arbiter_fails,
     "newest-candidate-owns": the_first_candidate_owns_it_for_ever,
-    "decisions-forgotten": decisions_outlive_a_crash,
+    "decisions-dropped": decisions_outlive_a_crash,
     "owner-is-announced-before-its-row": an_owner_is_announced_once_durable,
     "assigned-before-it-is-written": a_server_confirms_a_topic_once_durable,
     "older-generation-owns": a_late_server_loses_its_topic,
@@ -271,7 +271,7 @@ RULES: dict[str, Callable[[], bool]] = {
     "keeps-to-its-candidate": a_candidate_that_dies_is_replaced,
     "never-put-when-owned": puts_that_wait_for_an_owner_are_sent_once,
     "arbiter-is-queried-once": an_arbiter_is_queried_until_it_answers,
-    "forgets-its-owners": a_home_that_was_down_follows_all_at_once,
+    "owners-are-volatile": a_home_that_was_down_follows_all_at_once,
 }
 
 

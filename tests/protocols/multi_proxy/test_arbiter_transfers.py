@@ -422,19 +422,19 @@ def the_history_of_owners_survives_a_crash() -> bool:
 
 RULES: dict[str, Callable[[], bool]] = {
     "never-spread": a_returned_server_receives_its_share_of_topics,
-    "moved-home-forgotten": a_restarted_access_broker_follows_its_moved_topics,
-    "proxy-counts-known-topics-only": a_proxy_moves_no_topic_before_all_servers_announce_theirs,
+    "moved-owner-dropped": a_restarted_access_broker_follows_its_moved_topics,
+    "proxy-counts-listed-topics-only": a_proxy_moves_no_topic_before_all_servers_announce_theirs,
     "moves-back": a_topic_moves_to_a_new_server,
     "moves-before-it-is-written": a_move_is_durable_before_it_is_announced,
-    "move-forgotten": a_restarted_arbiter_continues_a_move,
+    "move-is-volatile": a_restarted_arbiter_continues_a_move,
     "transfer-is-ordered-once": a_restarted_arbiter_continues_a_move,
     "transfer-is-not-reported": the_giver_of_a_topic_reports_the_transfer_again,
     "owned-before-it-is-given": a_topic_in_arrival_is_not_announced_as_owned,
     "given-and-not-owned": a_transferred_topic_keeps_its_owner_after_a_crash,
     "later-owner-first": events_of_the_former_owner_are_delivered_first,
-    "age-forgotten": the_history_of_owners_survives_a_crash,
+    "age-of-owners-dropped": the_history_of_owners_survives_a_crash,
     "first-owner-of-no-generation": (an_earlier_owner_does_not_replace_a_later_one),
-    "row-answers-nobody": a_request_for_an_owner_ends_with_a_later_row,
+    "row-answers-no-request": a_request_for_an_owner_ends_with_a_later_row,
     "older-owner-followed": statements_from_before_a_move_change_nothing,
 }
 

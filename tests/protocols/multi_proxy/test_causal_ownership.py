@@ -464,7 +464,7 @@ RULES: dict[str, Callable[[], bool]] = {
     "followers-miss-arrived-parts": publications_from_before_a_merge_are_delivered_after_it,
     "given-once": publications_during_a_transfer_arrive_once,
     "given-before-it-is-written": events_are_transferred_once_durable,
-    "choice-forgotten": an_access_broker_restarted_after_a_merge_finds_its_topics,
+    "choice-dropped": an_access_broker_restarted_after_a_merge_finds_its_topics,
     "expected-for-ever": a_topic_without_followers_is_released,
     "begins-with-all-there-is": (a_new_follower_receives_only_later_events_of_another_server),
     "topic-with-holes-changes-its-owner": a_topic_is_accepted_once_complete,
@@ -473,13 +473,13 @@ RULES: dict[str, Callable[[], bool]] = {
     "half-of-it-left-behind": a_carried_topic_of_another_owner_is_dropped,
     "sources-left-behind": a_put_stored_at_another_server_is_not_repeated,
     "followers-left-behind": a_follower_continues_after_its_position_at_the_former_owner,
-    "expected-and-forgotten": an_expected_follower_is_kept_until_it_arrives,
+    "expected-topics-dropped": an_expected_follower_is_kept_until_it_arrives,
     "expected-and-not-written": an_expected_follower_survives_a_restart_of_its_server,
     "older-word-counts": a_server_keeps_events_that_other_servers_lack,
     "followed-publications-are-released": a_server_keeps_events_that_other_servers_lack,
     "put-while-it-is-given": puts_to_a_topic_in_transfer_are_refused,
     "followed-while-it-is-given": puts_to_a_topic_in_transfer_are_refused,
-    "given-and-forgotten": puts_to_a_topic_in_transfer_are_refused,
+    "transfer-is-volatile": puts_to_a_topic_in_transfer_are_refused,
 }
 
 STORIES = (

@@ -123,7 +123,7 @@ def a_transferred_topic_expects_no_decommissioned_follower() -> bool:
 RULES: dict[str, Callable[[], bool]] = {
     "given-up-and-kept-for": a_dead_one_has_nothing_kept_for_it,
     "given-up-and-waited-for": puts_stop_waiting_for_a_decommissioned_follower,
-    "given-up-and-forgotten": known_after_restarts_of_all_others,
+    "decommission-is-volatile": known_after_restarts_of_all_others,
     "given-up-and-let-in": a_decommissioned_broker_that_returns_stops,
     "given-up-and-followed-anew": old_requests_of_a_decommissioned_broker_have_no_effect,
     "given-up-and-expected": a_transferred_topic_expects_no_decommissioned_follower,

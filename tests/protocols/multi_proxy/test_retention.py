@@ -228,11 +228,11 @@ RULES: dict[str, Callable[[], bool]] = {
     "lost-with-room": events_within_the_room_are_kept,
     "newest-lost": the_newest_record_is_kept_at_any_size,
     "given-and-lost": events_in_transfer_are_kept_without_room,
-    "room-forgotten": a_restarted_server_keeps_events_within_the_room,
+    "size-dropped": a_restarted_server_keeps_events_within_the_room,
     "lost-in-silence": a_late_subscriber_receives_the_right_gap,
     "lost-for-all": a_client_ahead_of_its_broker_receives_a_gap_for_the_rest,
     "lost-unsaid": an_unannounced_gap_counts_as_aftermath,
-    "lost-and-forgotten": a_restarted_server_keeps_its_released_ranges,
+    "lost-numbers-are-volatile": a_restarted_server_keeps_its_released_ranges,
     "lost-counts-as-done": a_restarted_server_keeps_its_released_ranges,
 }
 

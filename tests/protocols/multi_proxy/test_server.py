@@ -364,8 +364,8 @@ RULES: dict[str, Callable[[], bool]] = {
     "follows-one-too-late": a_follower_continues_after_earlier_puts,
     "older-follow-kept": a_later_follow_wins,
     "gets-of-the-dead": late_requests_of_an_earlier_incarnation_have_no_effect,
-    "restart-forgotten": late_requests_of_an_earlier_incarnation_have_no_effect,
-    "released-when-anybody-is-done": events_are_kept_until_all_followers_have_acknowledged,
+    "restart-dropped": late_requests_of_an_earlier_incarnation_have_no_effect,
+    "released-by-the-first-follower": events_are_kept_until_all_followers_have_acknowledged,
     "never-released": events_are_kept_until_all_followers_have_acknowledged,
     "get-is-answered-with-old-publications": an_answer_begins_after_the_acknowledged_position,
 }

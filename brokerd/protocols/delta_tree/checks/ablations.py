@@ -23,7 +23,7 @@ UNSEEN: dict[str, str] = {
     "acknowledged-before-durable": "publishers die: tests/simulator/test_publication_log.py",
     "clients-before-log": "disks are slow: tests/simulator/test_publication_log.py",
     "recovered-before-log": "disks are slow: tests/simulator/test_publication_log.py",
-    "position-goes-back": "one seed in some dozens: tests/simulator/test_positions.py",
+    "position-decreases": "one seed in some dozens: tests/simulator/test_positions.py",
     "relayed-outlives-leg": "one seed in many hundreds: tests/protocols/delta_tree/test_relays.py",
     "relay-resumes": "waits until the link is back: tests/simulator/test_relayed_sessions.py",
     "tombstones-volatile": "leaves rows only: tests/simulator/test_unsubscription.py",
@@ -100,7 +100,7 @@ SIMULATED = (
     "move-forgets-positions",
     "transit-not-applied",
     "answer-forgets-cut",
-    "position-goes-back",
+    "position-decreases",
 )
 """Bugs that are left out one by one."""
 
