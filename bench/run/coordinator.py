@@ -433,12 +433,22 @@ class _Experiment:
             if row["state"] != "running" or row["pid"] != known:
                 self._exited.add(self._testbed.brokers[broker].process)
             if row["state"] == "running" and row["pid"] != known:
-                try:
-                    await self._begin_run_at(broker)
-                    self._broker_pids[broker] = row["pid"]
-                except ControlError as error:
-                    logger.info("broker %s is not ready for the run yet: %s", broker, error)
+                await self._begin_run_again(broker, row["pid"])
         return self._processor_time.totals_s()
+
+    async def _begin_run_again(self, broker: str, pid: int) -> None:
+        """Announce the run to a restarted broker; the samples of two tasks may overlap here."""
+        known = self._broker_pids[broker]
+        self._broker_pids[broker] = pid
+        is_begun = False
+        try:
+            await self._begin_run_at(broker)
+            is_begun = True
+        except ControlError as error:
+            logger.info("broker %s is not ready for the run yet: %s", broker, error)
+        finally:
+            if not is_begun:
+                self._broker_pids[broker] = known
 
     # ------------------------------------------------------------ the end
 

@@ -203,7 +203,7 @@ class RateSearch:
     def _knee(self, highest: float) -> Iterator[Probe]:
         for share in SHARES:
             rate = _round(share * highest)
-            if rate not in self._drawn:
+            if rate not in self._drawn and rate <= self.bounds.limit:
                 yield Probe(rate, "knee")
 
 

@@ -146,12 +146,13 @@ class Agent:
             await self._faults.adopt(left)
             await nursery.start(self._take_signals)
             nursery.start_soon(self._faults.heal_by_lease)
-            await nursery.start(self._server.serve, self.socket_path)
-            self._announce(own)
+            # Before the first request: the lease of a request must not be replaced by an older one.
             if left.boot == boot_id() and left.hold_deadline_ns is not None:
                 await self._set_hold(left.hold_deadline_ns)
             elif self._first_lease_ms:
                 await self._hold(self._first_lease_ms)
+            await nursery.start(self._server.serve, self.socket_path)
+            self._announce(own)
             if left.metrics_port:
                 await self._serve_metrics_again(left.metrics_port)
             nursery.start_soon(self._end_by_lease)

@@ -111,12 +111,15 @@ def run_nft_watchdog(config: dict[str, Any]) -> None:
 def run_hold_watchdog(config: dict[str, Any]) -> None:
     """Kill the processes of a dead agent, once the lease of its deployment has expired.
 
-    No effect while an agent of this root lives: ending the deployment is its task.
+    No effect while an agent of this root lives: ending the deployment is its task. No effect either
+    if the lease was released, perhaps by a later agent that has a watchdog of its own.
     """
     paths = AgentPaths(Path(config["root"]))
     lease_file = Path(config["lease_file"])
     while (left_ns := _remaining_ns(lease_file)) > 0:
         time.sleep(left_ns / 1e9)
+    if not lease_file.exists():
+        return
     with open(paths.lock, "a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

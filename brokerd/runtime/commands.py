@@ -338,10 +338,19 @@ class Commands:
         run_id, folder = take_arguments(arguments, run_id=str, folder=str)
         if not os.path.isabs(folder):
             raise ControlError("user", f"folder {folder[:200]!r} is not an absolute path")
-        try:
-            self._log.begin_run(run_id, Path(folder))
-        except OSError as error:
-            raise ControlError("user", f"{folder[:200]}: {error.strerror}") from None
+        if self._log.run_id != run_id:  # a repeated request has no second beginning
+            try:
+                self._log.begin_run(run_id, Path(folder))
+            except OSError as error:
+                raise ControlError("user", f"{folder[:200]}: {error.strerror}") from None
+            self._record_beginning(run_id)
+        return {
+            "t_ns": time.monotonic_ns(),
+            "pid": os.getpid(),
+            "accepted_loss": dict(self.accepted_loss) if self.accepted_loss else None,
+        }
+
+    def _record_beginning(self, run_id: str) -> None:
         begun = {
             "run_id": run_id,
             "broker": self._own.name,
@@ -355,11 +364,6 @@ class Commands:
             self._log.record(STATE_RESTORING, {"cause": self.lost})
         for each in self._list_changed_retention():
             self._log.record(each.record.event, each.record.details)
-        return {
-            "t_ns": time.monotonic_ns(),
-            "pid": os.getpid(),
-            "accepted_loss": dict(self.accepted_loss) if self.accepted_loss else None,
-        }
 
     def _list_changed_retention(self) -> list[StreamRetention]:
         """Return the policies that are not the topology's, for the log of a run."""

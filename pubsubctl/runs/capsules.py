@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from pubsubctl.console.console import Progress
 from pubsubctl.errors import IntegrityError, UserError
@@ -39,6 +39,9 @@ from pubsubctl.runs.capsule_index import (
 )
 from pubsubctl.runs.redaction import copy_without_place, pack_run
 from pubsubctl.runs.runs import manifest, sibling_run
+
+if TYPE_CHECKING:
+    from results.reference.history import Judgement as PlainJudgement
 
 README: Final = "README.md"
 _TABLES: Final = "tables"
@@ -222,20 +225,31 @@ def _copy(run: Path, folder: Path, *, keep_hosts: bool) -> Path:
 
 
 def found_in(
-    spark: Any, run: Path, figures: Iterable[str], progress: Progress, *, judges: bool = True
+    spark: Any,
+    run: Path,
+    figures: Iterable[str],
+    progress: Progress,
+    *,
+    judges: bool = True,
+    judgement: "PlainJudgement | None" = None,
+    place: str = "",
 ) -> dict[str, Any]:
-    """Return a run's `verdict` and `counts`, if any, and by figure the SHA-256 of the files."""
+    """Return a run's `verdict` and `counts`, if any, and by figure the SHA-256 of the files.
+
+    Args:
+        judgement, place: see `judge_with`.
+    """
     from pubsubctl.runs.verdicts import judge_with
     from results.figures.catalogue import draw
 
     found: dict[str, Any] = {}
     if judges and is_judged(run):
-        document = judge_with(spark, run, progress).document
+        document = judge_with(spark, run, progress, judgement, place).document
         found["verdict"] = str(document["verdict"]).upper()
         found["counts"] = document.get("counts")
     found["figures"] = {}
     for name in figures:
-        progress.phase(f"drawing {name} of {run.name}")
+        progress.phase(f"drawing {name} of {place}{run.name}")
         found["figures"][name] = {path.name: _sha256(path) for path in draw(name, spark, run)}
     return found
 

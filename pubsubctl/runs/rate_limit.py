@@ -57,6 +57,9 @@ def find_limit(
     if first > last:
         raise UserError(f"--from-rate {request.from_rate}: more than --to-rate")
     bounds = Bounds(start=first, limit=last)
+    if load_experiment(path, overrides).workload.churn is None:
+        # A search has no faults, so nothing needs to be at risk.
+        overrides = replace(overrides, keys={**(overrides.keys or {}), "calm": True})
 
     def spec_at(probe: Probe) -> ExperimentSpec:
         name = f"{path.stem}-max"

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bench.spec.keys import Overrides
 from bench.spec.spec import ExperimentSpec
@@ -29,7 +29,10 @@ from pubsubctl.runs.claims import load_claims, measurements
 from pubsubctl.runs.experiment import Experiment, carry_out, describe_abandoned, lab_for
 from pubsubctl.runs.plan import plan_experiment
 from pubsubctl.runs.runs import manifest, read_json, sibling_run
-from pubsubctl.runs.verdicts import JudgedRun, judge_with
+from pubsubctl.runs.verdicts import JudgedRun, announce_verdicts, judge_with
+
+if TYPE_CHECKING:
+    from results.reference.history import Judgement as PlainJudgement
 
 SCHEMA: Final = "pubsubctl/reproduced/1"
 LEVELS: Final = ("figures", "check", "sim", "local")
@@ -100,9 +103,11 @@ def _reproduce(
         capsule = unpack_capsule(path, folder, digest)
         again = _run_again(call, capsule, progress) if level == "local" else {}
         simulated = [*simulate_again(call, capsule, progress)] if level == "sim" else []
+        judgements = {} if level == "figures" else judge_first(capsule, progress)
         progress.phase("starting Spark")
         with spark_session("pubsubctl results reproduce", master) as spark:
-            rows = [*compare(spark, capsule, progress, judges=level != "figures")]
+            judges = level != "figures"
+            rows = [*compare(spark, capsule, progress, judges=judges, judgements=judgements)]
             for run, local in again.items():
                 rows.append(judge_again(judge_with(spark, local, progress), run, capsule))
             rows += simulated
@@ -129,13 +134,40 @@ def _reproduce(
     return Result(document=document, text=text, because=tuple(because))
 
 
-def compare(spark: Any, capsule: Capsule, progress: Progress, *, judges: bool) -> Iterator[Row]:
+def judge_first(capsule: Capsule, progress: Progress) -> dict[Path, "PlainJudgement"]:
+    """Print the verdicts of the plain judge seconds after the start, and return its judgements.
+
+    Spark judges each run again, and must agree.
+    """
+    of_brokers = [run for run in capsule.runs if is_of_brokers(run)]
+    judgements = announce_verdicts(of_brokers, progress, named=True)
+    same = sum(
+        capsule.read_record(run)["verdict"] == found.verdict for run, found in judgements.items()
+    )
+    if judgements:
+        more = "" if same == len(judgements) else "; Spark decides"
+        text = f"{same} of {counted(len(judgements), 'verdict')} as recorded{more}"
+        progress.print(f"plain judge: {text}")
+    return judgements
+
+
+def compare(
+    spark: Any,
+    capsule: Capsule,
+    progress: Progress,
+    *,
+    judges: bool,
+    judgements: "Mapping[Path, PlainJudgement] | None" = None,
+) -> Iterator[Row]:
     """Yield verdicts and figures, as recorded and at present."""
     runs = sorted(capsule.runs, key=lambda run: manifest(run).get("kind") == "series")
-    for run in runs:
+    for place, run in enumerate(runs, start=1):
         recorded = capsule.read_record(run)
         name = _name(run, capsule)
-        now = found_in(spark, run, recorded["figures"], progress, judges=judges)
+        now = found_in(
+            spark, run, recorded["figures"], progress, judges=judges,
+            judgement=(judgements or {}).get(run), place=f"{place} of {len(runs)}: ",
+        )  # fmt: skip
         if "verdict" in now:
             is_same = all(recorded.get(key) == now[key] for key in ("verdict", "counts"))
             yield Row("check", name, "verdict", _judge(recorded), _judge(now), is_same)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JVM_EXIT_SECONDS = 30
+HOSTS_FILE = "hosts"
+"""Names of a local session's Java process, below its scratch folder; Java asks no name server."""
 SMALL_ROWS = 300_000
 SMALL_PLANS = {
     "spark.sql.adaptive.enabled": "false",
@@ -170,6 +172,8 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
         raise SparkAlreadyRunning("this process has a Spark session already; pass that one on")
     java = find_java()
     scratch = Path(tempfile.mkdtemp(prefix="pubsubctl-spark-"))  # mode 0700
+    # Without a network, each request for this machine's name would wait for a name server.
+    (scratch / HOSTS_FILE).write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
     log4j_file = resources.files("results") / "log4j2.properties"
     try:
         with interruptible(_kill_java), resources.as_file(log4j_file) as log4j_path:
@@ -250,6 +254,9 @@ def spark_settings(app_name: str, master: str, scratch: Path, log4j_path: Path) 
         *_collector(),
         f'"-Djava.io.tmpdir={scratch}"',
         f'"-Dlog4j2.configurationFile={log4j_path.as_uri()}"',
+        # Log4j's own errors would be printed on the terminal: a stack trace if the name of this
+        # machine has no address.
+        "-Dlog4j2.statusLoggerLevel=OFF",
     )
     settings = {
         "spark.app.name": app_name,
@@ -270,7 +277,9 @@ def spark_settings(app_name: str, master: str, scratch: Path, log4j_path: Path) 
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
     }
     if master.startswith("local"):
+        hosts_option = f'"-Djdk.net.hosts.file={scratch / HOSTS_FILE}"'
         settings |= {
+            "spark.driver.extraJavaOptions": " ".join((*java_options, hosts_option)),
             "spark.authenticate": "true",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",

@@ -1,5 +1,6 @@
 """Stories about an agent and real processes: started, stopped, killed, frozen, left, adopted."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from brokerd.agent.processes import ProcessIdentity
+from brokerd.agent.paths import AgentPaths
+from brokerd.agent.processes import ProcessIdentity, boot_id
+from brokerd.agent.watchdog import run_hold_watchdog, write_lease
 from brokerd.errors import ControlError
 from tests.helpers.agents import Lab, make_lab, next_event, run, until
 from tests.helpers.descriptors import no_free_descriptors
@@ -513,16 +516,35 @@ def test_a_new_agent_keeps_the_lease_of_the_old_one(lab: Lab) -> None:
         first = lab.start_agent()
         async with lab.client() as client:
             identity = await lab.start(client, "b1")
-            await client.hold(10_000)
+            await client.hold(600_000)
             first.kill()
             first.wait()
-        second = lab.start_agent()
+        second = lab.start_agent(lease_ms=30_000)
         async with lab.client() as client:
-            assert (await client.status())["lease"] is not None
+            assert 30_000 < (await client.status())["lease"]["left_ms"] <= 600_000
+            await client.hold(100)
         assert await trio.to_thread.run_sync(second.wait) == 0
         assert not identity.is_alive()
 
     run(story)
+
+
+def test_a_watchdog_kills_after_its_lease_unless_it_was_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(ProcessIdentity, "signal", lambda each, _number: killed.append(each.pid))
+    paths = AgentPaths(tmp_path / "root")
+    paths.make()
+    lease_file = paths.leases / "deployment.json"
+    row = {"pid": 4711, "start_time": 1, "boot_id": boot_id()}
+    paths.process_file("b1").write_text(json.dumps(row))
+    config = {"root": str(paths.root), "lease_file": str(lease_file)}
+    run_hold_watchdog(config)
+    assert killed == []
+    write_lease(lease_file, 0)
+    run_hold_watchdog(config)
+    assert killed == [4711]
 
 
 def test_the_agent_reports_facts_of_its_host(lab: Lab) -> None:

@@ -44,6 +44,14 @@ def test_rates_double_then_halve_the_gap_then_confirm_then_show_the_knee() -> No
     ]
 
 
+def test_no_rate_above_the_limit_is_tried() -> None:
+    search, tried = searched(777, Bounds(start=100, limit=400))
+    assert search.highest == 400
+    assert search.lowest_failed is None
+    assert max(probe.rate for probe in tried) == 400
+    assert sum(probe.stage == "knee" for probe in tried) == len(SHARES) - 1
+
+
 @given(st.floats(2, 90_000))
 def test_whatever_is_borne_is_found(capacity: float) -> None:
     search, _ = searched(capacity)

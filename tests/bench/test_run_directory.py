@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from bench.run import run_directory
 from bench.run.coordinator import _Experiment
@@ -17,7 +18,9 @@ from bench.run.run_directory import (
     new_run_directory,
     program_facts,
 )
+from bench.run.run_statistics import ProcessorTime
 from bench.run.system_under_test import OurBrokers
+from brokerd.errors import ControlError
 
 
 def manifest_of(path: Path) -> dict[str, object]:
@@ -125,3 +128,37 @@ def test_the_journal_repeats_the_loss_that_a_broker_accepted(
     )  # fmt: skip
     trio.run(_Experiment._begin_run_at, experiment, "c1")
     assert lines == ([("loss_accepted", {"broker": "c1", **loss})] if loss else [])
+
+
+def test_a_restarted_broker_receives_one_run_from_two_samples() -> None:
+    begun: list[str] = []
+    answers = [ControlError("busy", "c1 did not answer"), None]
+    row = {"state": "running", "pid": 2, "start_time": 1, "processor_s": 0.5}
+
+    class Agent:
+        async def status(self) -> dict[str, Any]:
+            return {"processes": {"c1": row}}
+
+    async def begin_at(broker: str) -> None:
+        begun.append(broker)
+        await trio.testing.wait_all_tasks_blocked()
+        if (error := answers.pop(0)) is not None:
+            raise error
+
+    place = SimpleNamespace(host="h", process="c1")
+    experiment: Any = SimpleNamespace(
+        _testbed=SimpleNamespace(agents={"h": Agent()}, brokers={"c1": place}),
+        _processor_time=ProcessorTime(), _broker_pids={"c1": 1}, _exited=set(),
+        _begin_run_at=begin_at,
+        _begin_run_again=lambda *which: _Experiment._begin_run_again(experiment, *which),
+    )  # fmt: skip
+
+    async def story() -> None:
+        for count in (1, 2, 2):
+            async with trio.open_nursery() as nursery:
+                for _ in range(2):
+                    nursery.start_soon(_Experiment._processor_seconds, experiment)
+            assert len(begun) == count
+
+    trio.run(story)
+    assert experiment._broker_pids == {"c1": 2}

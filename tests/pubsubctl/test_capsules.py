@@ -14,7 +14,7 @@ import pytest
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.runs.capsule_index import DOCUMENT, digest_of
 from pubsubctl.runs.capsules import Capsule, make_capsule, unpack_capsule
-from pubsubctl.runs.reproduction import compare, judge_again
+from pubsubctl.runs.reproduction import compare, judge_again, judge_first
 from pubsubctl.runs.runs import sibling_run
 from pubsubctl.runs.verdicts import JudgedRun
 from results.tables.seals import seal
@@ -28,10 +28,17 @@ pytestmark = pytest.mark.spark
 
 
 class Quiet:
-    """Progress without output."""
+    """Progress without output, which keeps its lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
 
     def phase(self, text: str) -> None:
         """Show nothing."""
+
+    def print(self, text: str) -> None:
+        """Keep a line."""
+        self.lines.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +147,13 @@ def test_reproduced_and_differing_results_are_distinguished(
     document["digest"] = digest_of(document)
     changed = rewritten(capsule, tmp_path / "c.tar.gz", {DOCUMENT: json.dumps(document).encode()})
     held = unpacked(changed, tmp_path / "held")
-    rows = {row.what: row for row in compare(spark, held, Quiet(), judges=True)}
+    shown = Quiet()
+    judgements = judge_first(held, shown)
+    assert shown.lines[-1] == "plain judge: 1 of 1 verdict as recorded"
+    assert len(judgements) == 1, "the experiment of a figure has no brokers"
+    rows = {
+        row.what: row for row in compare(spark, held, shown, judges=True, judgements=judgements)
+    }
     assert {what: row.is_same for what, row in rows.items()} == {
         "verdict": False, "timeline": False, "dft11.fig9": True,
     }  # fmt: skip

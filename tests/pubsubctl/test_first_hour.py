@@ -437,6 +437,7 @@ def test_a_search_for_the_highest_rate_predicts_doubts_at_its_first_rate(
     assert "warning: 2/s: s3-sub-1 is owed 0 of 26 publications of p1-pub-1" in result.err
     assert result.err.count("below 100 the verdict is UNKNOWN") == 1
     assert "verdict UNKNOWN: s3-sub-1 is owed 0 of 26" in result.out
+    assert "nothing is at risk" not in call("--dry-run", "limit", "survive").err
 
 
 def test_a_run_on_external_brokers_predicts_doubts(

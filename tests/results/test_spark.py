@@ -147,6 +147,15 @@ def test_java_keeps_the_default_room_for_compiled_code(
     assert sum(pool.getUsage().getMax() for pool in code) >= 240 << 20
 
 
+def test_java_has_a_name_for_this_machine_without_a_name_server(spark: "SparkSession") -> None:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    address = jvm.java.net.InetAddress.getLocalHost()
+    assert address.getHostAddress() == "127.0.0.1"
+    with pytest.raises(Py4JError, match="UnknownHostException"):
+        jvm.java.net.InetAddress.getByName("host.invalid")
+
+
 def test_java_starts_whatever_it_makes_of_our_options(tmp_path: Path) -> None:
     """An unknown option does not keep a Java from starting."""
     settings = spark_settings("run", "local[2]", tmp_path, tmp_path / "log4j2.properties")
@@ -170,6 +179,10 @@ def test_a_cluster_session_does_not_use_loopback(tmp_path: Path) -> None:
     assert local["spark.driver.host"] == "127.0.0.1"
     assert "spark.driver.host" not in cluster
     assert cluster["spark.ui.enabled"] == "false"
+    names = "spark.driver.extraJavaOptions"
+    assert f'"-Djdk.net.hosts.file={tmp_path}/hosts"' in local[names]
+    assert "jdk.net.hosts.file" not in cluster[names]
+    assert "-Dlog4j2.statusLoggerLevel=OFF" in local[names]
 
 
 class Gone(Py4JError):  # type: ignore[misc]

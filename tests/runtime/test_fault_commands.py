@@ -32,6 +32,7 @@ class Room:
             faults=self.faults,
             faults_changed=self._change,
             record=lambda event, details: self.lines.append((event, details)),
+            run_id="",
             names=PEERS,
             name="b0",
             fault_injection=fault_injection,
@@ -231,12 +232,24 @@ def test_a_peer_is_missing_unless_it_answers_or_has_a_session() -> None:
     trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+def test_repeated_requests_begin_a_run_once() -> None:
+    async def story() -> None:
+        room = Room()
+        log: Any = room.commands._log
+        log.begin_run = lambda run_id, _: setattr(log, "run_id", run_id)
+        for run_id in ("r1", "r1", "r2", "r2"):
+            assert (await room.ask("begin_run", run_id=run_id, folder="/tmp"))["pid"] > 0
+        assert [details["run_id"] for event, details in room.lines] == ["r1", "r2"]
+
+    trio.run(story)
+
+
 @pytest.mark.parametrize("loss", [None, {"cause": "its folder was empty", "loss": 3}])
 def test_every_run_repeats_the_loss_that_was_accepted(loss: dict[str, Any] | None) -> None:
     async def story() -> None:
         room = Room()
         log: Any = room.commands._log
-        log.begin_run = lambda *_: None
+        log.begin_run = lambda run_id, _: setattr(log, "run_id", run_id)
         room.commands.accepted_loss = loss
         for number in range(2):
             begun = await room.ask("begin_run", run_id=f"r{number}", folder="/tmp")
