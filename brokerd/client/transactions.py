@@ -63,8 +63,8 @@ class DurableSubscription:
             raise ClientError(f"subscription {self.number}: one transaction at a time")
         self._broker.check_subscribed(self.number)
         transaction = Transaction(self._broker, self)
-        self._is_open = True
         self._tokens.begin()
+        self._is_open = True
         try:
             yield transaction
             self._tokens.commit(transaction.token)

@@ -123,11 +123,11 @@ class TlsCredentials:
         server, client = self._read()
         self._identity = _verify_own(self._files, server)
         self._server, self._client = server, client
-        self._refusal_of_newer = ""
 
     def _refresh(self) -> None:
         """Load a renewed certificate; keep the earlier credentials if the new ones are invalid."""
         changed_ns = _modification_ns(self._files)
+        self._refusal_of_newer = ""
         if changed_ns != self._read_ns:
             try:
                 self._replace()
@@ -389,9 +389,13 @@ _AGAIN: Final = "; write the three files again, from one issue (`pubsubctl certi
 
 def _words_of_pem(error: Exception, content: str) -> str:
     """Return the reason for which a PEM file cannot be loaded, for people."""
-    if isinstance(error, ssl.SSLError):
+    if isinstance(error, ssl.SSLError) and error.reason in _NO_PEM:
         return f"no {content} in PEM, or cut short"
     return _words(error)
+
+
+_NO_PEM: Final = (None, "NO_CERTIFICATE_OR_CRL_FOUND")
+"""The library's reasons for a file without the wanted content; a weak key has another reason."""
 
 
 def _check_access(files: TlsFiles) -> None:
@@ -428,7 +432,8 @@ def _verify_own(files: TlsFiles, server: ssl.SSLContext) -> Identity:
     """Return the identity in the process's own certificate, after a handshake with itself.
 
     Raises:
-        ConfigError: the process's own authority does not accept the certificate.
+        ConfigError: the process's own authority does not accept the certificate, or TLS 1.3 has no
+            signatures of the key's kind.
     """
     client = _context(files, ssl.PROTOCOL_TLS_CLIENT)
     client.verify_mode = ssl.CERT_NONE
@@ -440,12 +445,13 @@ def _verify_own(files: TlsFiles, server: ssl.SSLContext) -> Identity:
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
         return _identity_in(accepting.getpeercert())
-    except (ssl.SSLCertVerificationError, CertificateRefused) as error:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            why = _OBJECTIONS.get(error.verify_code, error.verify_message)
-        else:
-            why = str(error)
-        raise _unusable(files, why) from None
+    except ssl.SSLCertVerificationError as error:
+        why = _OBJECTIONS.get(error.verify_code, error.verify_message)
+    except ssl.SSLError as error:
+        why = f"no handshake of TLS 1.3 is possible with its key: {_words(error)}"
+    except CertificateRefused as error:
+        why = str(error)
+    raise _unusable(files, why)
 
 
 def _unusable(files: TlsFiles, why: str) -> ConfigError:

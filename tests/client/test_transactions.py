@@ -409,6 +409,24 @@ def test_a_file_that_would_forget_is_refused(tmp_path: Path) -> None:
 
 
 @in_virtual_time
+async def test_a_transaction_that_could_not_begin_is_not_open(tmp_path: Path) -> None:
+    """The application has begun a transaction of its own on the connection."""
+    path, database = application(tmp_path)
+    async with (
+        serve(KeepingBroker()) as broker,
+        client_of(broker, tokens=SqliteTokens(database)) as client,
+    ):
+        subscription = await resumed(client)
+        await broker.publish(1)
+        database.execute("BEGIN")
+        with pytest.raises(sqlite3.OperationalError, match="within a transaction"):
+            await take(subscription, database, 1)
+        database.rollback()
+        await take(subscription, database, 1)
+        assert orders(path) == [1]
+
+
+@in_virtual_time
 async def test_a_file_that_is_busy_commits_nothing_and_nothing_is_acknowledged(
     tmp_path: Path,
 ) -> None:

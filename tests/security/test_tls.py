@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from brokerd.client.client import ClientError, connect
 from brokerd.config import TlsFiles
@@ -351,6 +352,32 @@ def test_a_broker_refuses_unusable_files_by_name(tmp_path: Path, case: str) -> N
     files = make(Certificates(tmp_path), tmp_path)
     with pytest.raises(ConfigError, match=words):
         TlsCredentials(files).check("broker", "b0", "d")
+
+
+KEYS: dict[str, tuple[Callable[[], Any], str]] = {
+    "weak": (lambda: rsa.generate_private_key(65_537, 1_024), "tls: key = .*: ee key too small; "),
+    "without a signature of TLS 1.3": (
+        lambda: ec.generate_private_key(ec.SECP256K1()),
+        "tls: certificate = .*: no handshake of TLS 1.3 is possible with its key: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_key_of_an_unusable_kind_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A broker that loads such files while it runs must not end."""
+    make, words = KEYS[kind]
+    key, lab = make(), Certificates(tmp_path)
+    credentials = lab.credentials("broker", "b0")
+    monkeypatch.setattr("pubsubctl.deployment.authority.ec.generate_private_key", lambda _: key)
+    files = lab.files("broker", "b1")
+    with pytest.raises(ConfigError, match=words):
+        TlsCredentials(files).check("broker", "b1", "d")
+    credentials._files = files
+    with pytest.raises(ConfigError, match=words):
+        credentials.reload()
 
 
 def test_a_client_refuses_the_certificate_of_another_name(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def at_rest(exchange: Exchange) -> None:
 
 
 STAYS = {"SourceSequences.paths", "TombstoneTable._homes"}
-"""What brokers near a departed leaf keep of it: late copies of its publications are known."""
+"""Attributes of near brokers that keep a departed leaf's number: its publications may be late."""
 
 
 def test_brokers_near_a_departed_leaf_keep_nothing_else_by_its_number() -> None:
