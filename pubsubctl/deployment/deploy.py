@@ -180,18 +180,8 @@ async def run_deployment(
     """
     with interruption.stoppable():
         plan = await plan_deployment(lab, wanted)
-        if plan.of("change-record") and not may_change:
-            changes = [*plan.of("join"), *plan.of("stop-broker")]
-            names = ", ".join(step.subject for step in changes) or "its topology"
-            raise PreflightFailed(
-                f"the running deployment of {wanted.topology.name} differs in {names}; "
-                "`pubsubctl deploy` changes it"
-            )
-        if plan.decommissioned and not may_change:
-            raise PreflightFailed(
-                *map(is_not_started, plan.decommissioned),
-                "this needs all brokers; `pubsubctl down`, then repeat it",
-            )
+        if not may_change:
+            _check_unchanged(wanted, plan)
         _check_accepted(wanted, plan)
         found = await lab.observe()
         check_transport(found, lab.inventory)
@@ -211,10 +201,7 @@ async def run_deployment(
                 deployment.outdated = await find_outdated_hosts(deployment)
                 is_replaced = upgrades and bool(deployment.outdated)
                 if is_replaced:
-                    check_wire_versions(await deployment.broker_programs(), at_once=at_once)
-                    progress.phase("replacing agents")
-                    for host in deployment.outdated:
-                        await deployment.replace_agent(host)
+                    await _replace_agents(deployment, progress, at_once=at_once)
                 await deployment.set_metrics()
                 record = partial(write_record, deployment, purpose, "change-record")
                 if plan.of("change-record"):
@@ -222,10 +209,7 @@ async def run_deployment(
                 if plan.of("start-broker"):
                     await _start_brokers(deployment, progress)
                 if not is_replaced:
-                    patience_s = timeout_s + len(deployment.brokers) * READY_TIMEOUT_PER_BROKER_S
-                    await wait_ready(deployment, progress, patience_s)
-                    running = replace(wanted.placement, brokers=deployment.brokers)
-                    await check_pinning(deployment.agents, running)
+                    await _wait_pinned_and_ready(deployment, progress, timeout_s)
                 if plan.of("change-record"):
                     await record()
         except BaseException:
@@ -236,6 +220,44 @@ async def run_deployment(
         yield deployment
     finally:
         await deployment.disconnect()
+
+
+def _check_unchanged(wanted: DesiredState, plan: Plan) -> None:
+    """Check that a running deployment is the wanted one, with all brokers.
+
+    Raises:
+        PreflightFailed: brokers would join, leave or change role, or a broker was decommissioned.
+    """
+    if plan.of("change-record"):
+        changes = [*plan.of("join"), *plan.of("stop-broker")]
+        names = ", ".join(step.subject for step in changes) or "its topology"
+        raise PreflightFailed(
+            f"the running deployment of {wanted.topology.name} differs in {names}; "
+            "`pubsubctl deploy` changes it"
+        )
+    if plan.decommissioned:
+        raise PreflightFailed(
+            *map(is_not_started, plan.decommissioned),
+            "this needs all brokers; `pubsubctl down`, then repeat it",
+        )
+
+
+async def _replace_agents(deployment: Deployment, progress: Progress, *, at_once: bool) -> None:
+    """Replace the agents of other programs; their brokers keep running."""
+    check_wire_versions(await deployment.broker_programs(), at_once=at_once)
+    progress.phase("replacing agents")
+    for host in deployment.outdated:
+        await deployment.replace_agent(host)
+
+
+async def _wait_pinned_and_ready(
+    deployment: Deployment, progress: Progress, timeout_s: float
+) -> None:
+    """Wait until all brokers have their sessions, and check their processors."""
+    patience_s = timeout_s + len(deployment.brokers) * READY_TIMEOUT_PER_BROKER_S
+    await wait_ready(deployment, progress, patience_s)
+    running = replace(deployment.wanted.placement, brokers=deployment.brokers)
+    await check_pinning(deployment.agents, running)
 
 
 def _check_accepted(wanted: DesiredState, plan: Plan) -> None:
