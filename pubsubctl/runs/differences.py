@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench.run.series import KIND, alternate
 from bench.spec.keys import TOPOLOGY, Overrides, check_keys, value_of
-from bench.spec.spec import ExperimentSpec, validate
+from bench.spec.spec import ExperimentSpec
 from bench.spec.sweep import Sweep, points_of
+from bench.spec.validation import validate
 from bench.systems.configuration import EXTERNAL
 from brokerd.errors import ConfigError
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS
