@@ -22,7 +22,8 @@ import bench.papers
 from bench.spec.experiment import SCHEMA as DEPLOYED_SCHEMA
 from bench.spec.experiment import ExperimentFile, Kind, Row, write_experiment
 from bench.spec.named_files import find_named_file
-from bench.spec.spec import BENCH_FOLDER, SpecError, find_file, read_toml, validate
+from bench.spec.spec import BENCH_FOLDER, find_file, read_toml
+from bench.spec.validation import SpecError, validate
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.simulator.search.workers import begin_worker
 from brokerd.text import kind_of_schema

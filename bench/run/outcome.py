@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.run.limits import Limit, UseProbe, limit_of
+from bench.run.limits import UseProbe, limit_of
 from bench.run.recovery import Recovery, Trigger, recovery_after, trigger_of
 from bench.run.run_directory import RunState
 from bench.run.run_statistics import (
@@ -172,47 +172,18 @@ def outcome_of(
             online[name] = online.get(name, 0) + value
     values: dict[str, Any] = {}
     if measured is not None:
-        edges = fault_edges(injection.rows, measured) if injection else None
-        trigger = trigger_of(injection.rows if injection else (), shapes, measured)
-        found = measure(run_directory / "raw", *measured, edges, trigger)
-        before, after = cpu_s
-        limit: Limit | None = None
-        load_cpu_us: dict[str, float] = {}
-        if probe is not None:
-            is_rate_met = has_rate and found.kept_up
-            uses = probe.uses()
-            limit = limit_of(uses, probe.machines(), is_rate_met=is_rate_met)
-            load_cpu_us = {
-                use.name: use.ran_s * 1e6 / found.delivered
-                for use in uses
-                if found.delivered and use.kind == "load generator"
-            }
+        rows = injection.rows if injection else ()
+        found = measure(
+            run_directory / "raw",
+            *measured,
+            fault_edges(rows, measured) if injection else None,
+            trigger_of(rows, shapes, measured),
+        )
+        duration_ns = measured[1] - measured[0]
         values = {
-            "limited_by": limit.text if limit else "",
-            "load_cpu_us_per_message": load_cpu_us,
-            "waited_share": probe.compute_wait_shares() if probe is not None else {},
-            "is_load_generator_limit": limit is not None and limit.is_of_load_generator,
-            "published": found.published,
-            "delivered": found.delivered,
-            "delivered_per_s": found.delivered * 1e9 / (measured[1] - measured[0]),
-            "delivered_earlier": found.earlier,
-            "delivered_new_per_s": (
-                (found.delivered - found.earlier) * 1e9 / (measured[1] - measured[0])
-            ),
-            "response_us": found.response_us,
-            "service_us": found.service_us,
-            "acknowledged_us": found.acknowledged_us,
-            "around_faults": found.around_faults,
-            "recovery": found.recovery,
-            "broker_core_share": {
-                broker: (used_s - before.get(broker, 0.0)) * 1e9 / (measured[1] - measured[0])
-                for broker, used_s in after.items()
-            },
-            "broker_cpu_us_per_message": {
-                broker: (used_s - before.get(broker, 0.0)) * 1e6 / found.delivered
-                for broker, used_s in after.items()
-                if found.delivered
-            },
+            **_delivery_values(found, duration_ns),
+            **_processor_values(found, duration_ns, cpu_s),
+            **_limit_values(found, probe, has_rate=has_rate),
         }
     statistics = statistics_of(run_directory / "raw")
     return RunOutcome(
@@ -410,3 +381,56 @@ def _sample(
     for sequence, received, source, flags in transpose(columns):
         if flags & 0xFF == DATA and flags >> 8 & 0xFF == APPLICATION:
             yield sequence, received, (publishers[source & 0xFFFF], source >> 16)
+
+
+def _delivery_values(found: PhaseRecords, duration_ns: int) -> dict[str, Any]:
+    """Return counts, rates and latencies of the measure phase."""
+    return {
+        "published": found.published,
+        "delivered": found.delivered,
+        "delivered_per_s": found.delivered * 1e9 / duration_ns,
+        "delivered_earlier": found.earlier,
+        "delivered_new_per_s": (found.delivered - found.earlier) * 1e9 / duration_ns,
+        "response_us": found.response_us,
+        "service_us": found.service_us,
+        "acknowledged_us": found.acknowledged_us,
+        "around_faults": found.around_faults,
+        "recovery": found.recovery,
+    }
+
+
+def _processor_values(
+    found: PhaseRecords, duration_ns: int, cpu_s: tuple[Mapping[str, float], Mapping[str, float]]
+) -> dict[str, Any]:
+    """Return the processor time of each broker: share of a core, and per delivery."""
+    before, after = cpu_s
+    used_s = {broker: end_s - before.get(broker, 0.0) for broker, end_s in after.items()}
+    return {
+        "broker_core_share": {broker: s * 1e9 / duration_ns for broker, s in used_s.items()},
+        "broker_cpu_us_per_message": {
+            broker: s * 1e6 / found.delivered for broker, s in used_s.items() if found.delivered
+        },
+    }
+
+
+def _limit_values(found: PhaseRecords, probe: UseProbe | None, *, has_rate: bool) -> dict[str, Any]:
+    """Return the limit of a run, and the use of processors by load generators."""
+    if probe is None:
+        return {
+            "limited_by": "",
+            "load_cpu_us_per_message": {},
+            "waited_share": {},
+            "is_load_generator_limit": False,
+        }
+    uses = probe.uses()
+    limit = limit_of(uses, probe.machines(), is_rate_met=has_rate and found.kept_up)
+    return {
+        "limited_by": limit.text if limit else "",
+        "load_cpu_us_per_message": {
+            use.name: use.ran_s * 1e6 / found.delivered
+            for use in uses
+            if found.delivered and use.kind == "load generator"
+        },
+        "waited_share": probe.compute_wait_shares(),
+        "is_load_generator_limit": limit is not None and limit.is_of_load_generator,
+    }

@@ -13,7 +13,8 @@ from bench.load.content import FENCE, ContentTables, SourceContent, content_dige
 from bench.load.pacing import offsets_of
 from bench.load.records import notice_rows
 from bench.run.run_directory import OVERLAY_FILE, RunDirectory, overlay_document
-from bench.spec.spec import ExperimentSpec, PublisherPlan, SpecError
+from bench.spec.spec import ExperimentSpec, PublisherPlan
+from bench.spec.validation import SpecError
 from bench.spec.values import FASTEST_SIMULATED
 from brokerd.history.records import (
     ACKNOWLEDGED,

@@ -29,14 +29,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from bench.run.run_directory import RunDirectory, file_sha256, new_run_directory
 from bench.spec.keys import Overrides
-from bench.spec.spec import (
-    BENCH_FOLDER,
-    MAXIMUM_SEED,
-    ExperimentSpec,
-    load_experiment,
-    read_toml,
-    validate,
-)
+from bench.spec.spec import BENCH_FOLDER, MAXIMUM_SEED, ExperimentSpec, load_experiment, read_toml
+from bench.spec.validation import validate
 from brokerd.overlay.topology import Topology
 from brokerd.text import toml_text
 

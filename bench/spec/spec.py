@@ -6,62 +6,49 @@ contains the whole specification, so that a run directory depends on nothing out
 controller reads specification files; processes on broker machines receive plain mappings.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar, get_args
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from bench.load.content import (
-    NUMBERED,
     Scalar,
     draw_attribute_sets,
-    find_counting_attribute,
 )
 from bench.load.pacing import absences
 from bench.spec.keys import (
     Keys,
     Overrides,
-    option_keys,
     topology_keys,
     with_keys,
     with_overrides,
 )
 from bench.spec.named_files import find_named_file, is_bare, names_in
+from bench.spec.topology_checks import check_against_topology
+from bench.spec.validation import SpecError, validate
 from bench.spec.values import Segment
 from bench.spec.workload_model import (
     EXPERIMENT_NAME,
-    MAXIMUM_CLIENTS,
     Publishers,
     Subscribers,
     Workload,
 )
 from bench.spec.workload_model import MAXIMUM_SEED as MAXIMUM_SEED
 from brokerd.errors import ConfigError
-from brokerd.model.predicate_text import parse_predicate, predicate_value
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import (
     check_runs_on,
-    definition_of,
-    parameters_on,
-    protocol_on,
     read_topology,
 )
-from brokerd.text import explain_problem, explain_schema, parse_toml, read_utf8, shown, toml_text
+from brokerd.text import parse_toml, read_utf8, toml_text
 from brokerd.units import format_duration
 from fault_injection.schedule.targets import Role
 
 BENCH_FOLDER = Path(__file__).parents[1]
 WORKLOADS = BENCH_FOLDER / "workloads"
 TOPOLOGIES = BENCH_FOLDER / "topologies"
-
-
-class SpecError(ConfigError):
-    """A workload, topology or option that cannot be used; the user's fault."""
-
-    exit_status: ClassVar[int] = 2
+MOST_ABSENCES = 10_000
+"""Greatest number of absences of one subscriber in a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +235,7 @@ def load_experiment(
         check_runs_on(topology, spec.protocol, where)
     except ConfigError as error:
         raise SpecError(str(error)) from None
-    _check_against_topology(spec, topology, where)
+    check_against_topology(spec, topology, where)
     name = (labels or {}).get("experiment")
     if name is not None and not EXPERIMENT_NAME.fullmatch(name):
         raise SpecError(f"--label experiment={name}: letters, digits, '.' and '-' only")
@@ -305,331 +292,3 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path}: {error}") from error
     except OSError as error:
         raise SpecError(f"{path}: {error.strerror}") from error
-
-
-MOST_ABSENCES = 10_000
-"""Greatest number of absences of one subscriber in a run."""
-
-_QUOTED: Final = re.compile(r"'([^']*)'")
-_Model = TypeVar("_Model", bound=BaseModel)
-
-
-def validate(
-    model: type[_Model],
-    values: Mapping[str, Any],
-    where: str,
-    origins: Mapping[str, str] | None = None,
-) -> _Model:
-    """Return `values` as an instance of a closed model.
-
-    Args:
-        origins: dotted key → origin of a value that is not from the file.
-
-    Raises:
-        SpecError: the values are invalid; names `where`, key, value and valid values, for up to 8
-            errors.
-    """
-    if problem := _explain_schema(model, values):
-        raise SpecError(f"{where}: {problem}")
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        problems = dict.fromkeys(
-            _explain_override(problem, model, origins or {})
-            or f"{where}: {_explain(problem, model)}"
-            for problem in error.errors()
-        )
-        raise SpecError("\n".join([*problems][:8])) from error
-
-
-def _explain_schema(model: type[BaseModel], values: Mapping[str, Any]) -> str:
-    """Return the error of the schema of a file of another kind; "" if equal or missing."""
-    wanted = _schema_of(model)
-    return explain_schema(values["schema"], wanted) if wanted and "schema" in values else ""
-
-
-def _schema_of(model: type[BaseModel]) -> str:
-    """Return the schema that a kind of files states; "" if it states none."""
-    wanted = [
-        get_args(info.annotation)[0]
-        for info in model.model_fields.values()
-        if info.alias == "schema" and get_args(info.annotation)
-    ]
-    return str(wanted[0]) if wanted else ""
-
-
-def _explain_override(problem: Any, model: type[BaseModel], origins: Mapping[str, str]) -> str:
-    """Return the error of a value that is not from the file; "" for a value of the file."""
-    key = ".".join(part for part in problem["loc"] if isinstance(part, str))
-    origin = origins.get(key) or origins.get(_join_keys(problem["loc"]))
-    if origin is None or problem["type"] == "missing":
-        return ""
-    if problem["type"] == "extra_forbidden":
-        return f"{origin}: {_explain(problem, model)}"
-    given = problem["input"]
-    found = f"{origin} = {shown(given)}"
-    found += "" if origin.startswith("--") else ", in place of the file's value"
-    if problem["type"] == "literal_error":
-        return f"{found}{nearest(given, _QUOTED.findall(problem['ctx']['expected']))}"
-    text = explain_problem(problem)
-    statement = f"{key} = {given!r}"
-    return (
-        f"{found}{text.removeprefix(statement)}"
-        if text.startswith(statement)
-        else f"{found}: {text}"
-    )
-
-
-def _explain(problem: Any, model: type[BaseModel]) -> str:
-    """Return one sentence: key, value, the error and valid values."""
-    place: tuple[Any, ...] = problem["loc"]
-    key = _join_keys(place)
-    given = problem["input"]
-    kind = problem["type"]
-    if kind == "extra_forbidden":
-        inside = f"{_join_keys(place[:-1])}: " if len(place) > 1 else ""
-        return f"{inside}unknown key {place[-1]!r}{_nearest_key(model, place)}"
-    if kind == "missing":
-        wanted = f"; write schema = {schema!r}" if (schema := _schema_of(model)) else ""
-        return f"key {key!r} is missing{wanted if key == 'schema' else ''}"
-    if kind == "literal_error":
-        return (
-            f"{key} = {shown(given)}{nearest(given, _QUOTED.findall(problem['ctx']['expected']))}"
-        )
-    text = explain_problem(problem)
-    if text.startswith(f"{key} = {given!r}"):
-        return text
-    if isinstance(given, Mapping) or (kind == "value_error" and isinstance(given, list)):
-        return f"{key}: {text}" if key else text
-    return f"{key} = {shown(given)}: {text}"
-
-
-def _join_keys(place: Sequence[Any]) -> str:
-    text = ""
-    for part in place:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
-
-
-def _keys_at(model: type[BaseModel], place: Sequence[Any]) -> list[str]:
-    """Return the valid keys of the table at `place`."""
-    for part in place:
-        if isinstance(part, int):
-            continue
-        field_info = next(
-            info for name, info in model.model_fields.items() if (info.alias or name) == part
-        )
-        model = next(_models_in(field_info.annotation))
-    return [info.alias or name for name, info in model.model_fields.items() if not info.exclude]
-
-
-def _nearest_key(model: type[BaseModel], place: Sequence[Any]) -> str:
-    """Return the hint for an unknown key: its place in another table, or the nearest key."""
-    word = place[-1]
-    if (known := _KEYS_OF_OPTIONS.get(str(word))) in _keys_at(model, place[:-1]):
-        return f"; did you mean {known!r}?"
-    elsewhere = [*option_keys(word), *(key for key in _all_keys(model) if key.endswith(f".{word}"))]
-    if elsewhere:
-        return f"; did you mean {elsewhere[0]!r}?"
-    return nearest(word, _keys_at(model, place[:-1]))
-
-
-_KEYS_OF_OPTIONS: Final = {"instances": "repetitions", "over": "axes", "bound": "bounds"}
-"""Keys whose option on the command line has another name."""
-
-
-def _all_keys(model: type[BaseModel], inside: str = "") -> Iterator[str]:
-    """Yield all dotted keys of a model and its tables, in order of the file."""
-    for name, info in model.model_fields.items():
-        key = f"{inside}{info.alias or name}"
-        if not info.exclude:
-            yield key
-            for table in _models_in(info.annotation):
-                yield from _all_keys(table, f"{key}.")
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in getattr(annotation, "__args__", ()):
-        yield from _models_in(argument)
-
-
-def _check_against_topology(workload: Workload, topology: Topology, where: str) -> None:
-    _check_places(workload, topology, where)
-    _check_failover(workload, topology, where)
-    _check_consumers(workload, topology, where)
-    _check_filters(workload, where)
-    _check_topic(workload, topology, where)
-    _check_order(workload, topology, where)
-    _check_records(workload, topology, where)
-    publishers = sum(len(entry.at) * entry.count for entry in workload.publishers)
-    subscribers = sum(len(entry.at) * entry.count for entry in workload.subscribers)
-    for noun, number in (("publishers", publishers), ("subscribers", subscribers)):
-        if number > MAXIMUM_CLIENTS:
-            raise SpecError(f"{where}: {noun}: {number} in all; at most {MAXIMUM_CLIENTS}")
-        key = f"{noun.removesuffix('s')}_processes"
-        processes = getattr(workload.load, key)
-        if processes > number:
-            raise SpecError(
-                f"{where}: load.{key} = {processes}: at most {number}, one for each of the {noun}"
-            )
-
-
-def _check_records(workload: Workload, topology: Topology, where: str) -> None:
-    """Refuse stretches unless subscribers are owed publisher order.
-
-    Stretches record the publications of one source to one subscriber in order, and nothing else.
-    """
-    if (records := workload.load.records) == "full":
-        return
-    promised = protocol_on(topology, workload.protocol).promises().order
-    order = str(promised) if workload.guarantee.order == "promised" else workload.guarantee.order
-    why = ""
-    if order != "publisher":
-        why = f"subscribers are held to an order other than each publisher's ({order})"
-    elif not promised.is_of_sources:
-        why = f"{workload.protocol} promises no publisher order"
-    elif any(entry.own_process for entry in workload.subscribers):
-        why = "subscribers are processes of their own, which note each transaction"
-    if why:
-        raise SpecError(f'{where}: load.records = {records!r}: only "full" here, for {why}')
-
-
-def _check_consumers(workload: Workload, topology: Topology, where: str) -> None:
-    """Refuse subscribers that commit at brokers that keep no positions."""
-    for subscribers in workload.subscribers:
-        mode = subscribers.acknowledge
-        if mode and not protocol_on(topology, workload.protocol).promises().keeps_committed:
-            raise SpecError(
-                f"{where}: subscribers[{subscribers.place}].acknowledge = {mode!r}: brokers of "
-                f"{workload.protocol} keep no committed positions; durable does"
-            )
-
-
-def _check_places(workload: Workload, topology: Topology, where: str) -> None:
-    homes = definition_of(workload.protocol).homes(topology)
-    entries: list[tuple[str, Publishers | Subscribers]] = [
-        (f"publishers[{place}]", entry) for place, entry in enumerate(workload.publishers)
-    ]
-    entries += [(f"subscribers[{entry.place}]", entry) for entry in workload.subscribers]
-    for noun, entry in entries:
-        places = [("at", name) for name in entry.at]
-        places += [("failover", name) for name in entry.failover or ()]
-        for key, name in places:
-            found = f"{where}: {noun}.{key} = {name!r}"
-            if name not in topology.brokers:
-                raise SpecError(
-                    f"{found}: topology {topology.name!r} has no such broker"
-                    f"{nearest(name, topology.brokers)}"
-                )
-            if name not in homes:
-                raise SpecError(
-                    f"{found}: no clients may be there; {workload.protocol} has them at "
-                    f"{', '.join(homes)}"
-                )
-
-
-def _check_failover(workload: Workload, topology: Topology, where: str) -> None:
-    """Refuse failover of clients that would change their source or lose promised publications.
-
-    In these cases the client library waits for the client's own broker.
-    """
-    promises = protocol_on(topology, workload.protocol).promises()
-    protocol = workload.protocol
-    for number, publishers in enumerate(workload.publishers):
-        if publishers.failover and not promises.leaves_freely:
-            raise SpecError(
-                f"{where}: publishers[{number}].failover: at another broker a publisher of "
-                f"{protocol} is another source, and what it has not been answered it waits for"
-            )
-    for subscribers in workload.subscribers:
-        if not subscribers.failover:
-            continue
-        found = f"{where}: subscribers[{subscribers.place}].failover"
-        if subscribers.own_process:
-            raise SpecError(f"{found}: subscribers that are processes of their own stay")
-        if promises.exactly_once and not promises.resumes_elsewhere:
-            raise SpecError(
-                f"{found}: what a broker of {protocol} has for a subscription no other one "
-                "delivers; it waits for its broker"
-            )
-
-
-def _check_topic(workload: Workload, topology: Topology, where: str) -> None:
-    """Check that workload and protocol use the same topic attribute."""
-    taken_from = definition_of(workload.protocol).topic_attribute
-    if taken_from is None or workload.topic is None:
-        return
-    attribute = taken_from(parameters_on(topology, workload.protocol))
-    if attribute != workload.topic:
-        raise SpecError(
-            f"{where}: topic = {workload.topic!r}: {workload.protocol} on topology "
-            f"{topology.name!r} has topics by {attribute!r} (topic_attribute in "
-            f"[parameters.{workload.protocol}])"
-        )
-
-
-def _check_order(workload: Workload, topology: Topology, where: str) -> None:
-    """Refuse an order of topics without a topic attribute."""
-    if workload.guarantee.order != "topic" or workload.topic is not None:
-        return
-    if not protocol_on(topology, workload.protocol).promises().topic:
-        raise SpecError(
-            f"{where}: guarantee.order = 'topic': {workload.protocol} has no topics, and the "
-            "workload names no topic attribute (topic)"
-        )
-
-
-def _kinds_that_differ(definition: Mapping[str, Any], value: object) -> str:
-    """Return why no value of an attribute is of the kind of a test's value; "" if one is."""
-    ((way, argument),) = definition.items()
-    drawn = argument if way == "choose" and isinstance(argument, list) else []
-    has_numbers = way in ("uniform", NUMBERED)
-    kinds = {_kind_of(each) for each in drawn} or {"numbers" if has_numbers else "texts"}
-    values = value if isinstance(value, tuple) else (value,)
-    if kinds & {_kind_of(each) for each in values}:
-        return ""
-    shown_value = predicate_value(values[0])
-    if _kind_of(values[0]) == "numbers" and "texts" in kinds:
-        remedy = f"write '{shown_value}' in quotes"
-    elif "numbers" in kinds and re.fullmatch(r"-?\d+(\.\d+)?", str(values[0])):
-        remedy = f"write {values[0]} without quotes"
-    else:
-        remedy = "no publication matches"
-    return f"{' and '.join(sorted(kinds))}, and {shown_value} is none; {remedy}"
-
-
-def _kind_of(value: object) -> str:
-    if isinstance(value, bool):
-        return "true or false"
-    return "texts" if isinstance(value, str) else "numbers"
-
-
-def _check_filters(workload: Workload, where: str) -> None:
-    """Refuse filters on an attribute that no publication has, which is certainly a mistake.
-
-    A filter on a counting attribute is refused, too: the receivers of a publication follow from its
-    attribute set.
-    """
-    counting = find_counting_attribute(workload.attributes)
-    for entry in workload.subscribers:
-        found = f"{where}: subscribers[{entry.place}].filter = {shown(entry.predicate)}: "
-        for conjunction in parse_predicate(entry.predicate).any_of:
-            for constraint in conjunction:
-                if counting is not None and constraint.attribute == counting[0]:
-                    raise SpecError(
-                        f"{found}{constraint.attribute!r} counts publications; no filter may "
-                        "name it"
-                    )
-                absent = constraint.attribute not in workload.attributes
-                if absent and constraint.operator not in ("exists", "not exists"):
-                    known = list(workload.attributes)
-                    raise SpecError(
-                        f"{found}no publication has an attribute {constraint.attribute!r}"
-                        f"{nearest(constraint.attribute, known)}"
-                    )
-                if constraint.value is not None and not absent:
-                    definition = workload.attributes[constraint.attribute]
-                    if problem := _kinds_that_differ(definition, constraint.value):
-                        raise SpecError(f"{found}{constraint.attribute!r} has {problem}")

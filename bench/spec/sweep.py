@@ -47,14 +47,8 @@ from pydantic import (
 
 from bench.spec.experiment import Point
 from bench.spec.keys import FAULTS, SIMULATED, Overrides, check_keys, step_keys
-from bench.spec.spec import (
-    MAXIMUM_SEED,
-    ExperimentSpec,
-    SpecError,
-    load_experiment,
-    read_toml,
-    validate,
-)
+from bench.spec.spec import MAXIMUM_SEED, ExperimentSpec, load_experiment, read_toml
+from bench.spec.validation import SpecError, validate
 from bench.spec.values import parse_rate
 from bench.spec.workload_model import DURATION_TEXT, EXPERIMENT_NAME, described
 from brokerd.errors import ConfigError

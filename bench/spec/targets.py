@@ -24,7 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from bench.run.expectations import Component, Expectation, component_of
 from bench.spec.keys import Overrides
-from bench.spec.spec import ExperimentSpec, SpecError, load_experiment, read_toml, validate
+from bench.spec.spec import ExperimentSpec, load_experiment, read_toml
+from bench.spec.validation import SpecError, validate
 from bench.spec.workload_model import EXPERIMENT_NAME
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from bench.spec.named_files import resolve_name
-from bench.spec.spec import SpecError, read_toml, validate
+from bench.spec.spec import read_toml
+from bench.spec.validation import SpecError, validate
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import definition_of

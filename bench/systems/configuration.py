@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bench.spec.spec import SpecError, read_toml, validate
+from bench.spec.spec import read_toml
+from bench.spec.validation import SpecError, validate
 from bench.spec.workload_model import EXPERIMENT_NAME, Duration
 from bench.systems.boundary import (
     Server,

@@ -10,7 +10,8 @@ from bench.run.coordinator import run_experiment
 from bench.run.outcome import RunOutcome
 from bench.run.testbed import Progress, RunFailed, Testbed
 from bench.spec.keys import Overrides
-from bench.spec.spec import ExperimentSpec, SpecError, load_experiment
+from bench.spec.spec import ExperimentSpec, load_experiment
+from bench.spec.validation import SpecError
 from bench.spec.values import topic_names, topics_of
 from bench.spec.workload_model import Guarantee, Publishers, Subscribers, Workload
 from bench.systems.boundary import Settings

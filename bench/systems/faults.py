@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from bench.run.testbed import Testbed
-from bench.spec.spec import SpecError
+from bench.spec.validation import SpecError
 from bench.systems.boundary import System
 from bench.systems.servers import HOST, RELAY, SystemServers
 from bench.systems.synced_files import is_possible

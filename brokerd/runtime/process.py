@@ -277,19 +277,8 @@ class BrokerProcess:
         driver.connect_to(links, disk, writer)
         probes = PeerProbes(links, own.names, self._is_near)
         links.reached_by = probes.on_reached
-        commands = Commands(config, core, links, disk, log, own, probes)
-        commands.accepted_loss, commands.lost = stores.accepted_loss, stores.lost
-        commands.loss = stores.proved_loss
-        commands.parameters = asdict(self._around.parameters)
-        self._commands = commands
-        commands.reload_topology = partial(self._reload_topology, driver, links)
-        commands.reload_certificate = self._reload_certificate
-        commands.discrepancies = lambda: [*self._around.discrepancies(), *writes.obstacles()]
-        commands.farewell = partial(self._farewell, core)
-        commands.decommission = partial(self._decommission, driver)
-        commands.end_subscription = partial(_end_subscription, driver)
-        commands.change_retention = partial(_change_retention, driver)
-        commands.broker_names = self._broker_names
+        self._commands = commands = Commands(config, core, links, disk, log, own, probes)
+        self._connect_commands(commands, stores, core, driver, links, writes)
         if volume is not None and volume.torn_bytes:
             log.record("log_end_cut_off", {"bytes": volume.torn_bytes})
         log.record(
@@ -321,6 +310,28 @@ class BrokerProcess:
         parts = _Parts(driver, links, disk, writer, commands, probes, log, rows, writes, check)
         patience_s = config.begin_within_ms / 1_000
         await parts.run(started, listeners, config.control_socket, patience_s, task_status)
+
+    def _connect_commands(
+        self,
+        commands: Commands,
+        stores: Stores,
+        core: DeliveryProtocol,
+        driver: Driver,
+        links: Links,
+        writes: DurableWrites,
+    ) -> None:
+        """Connect the commands of the control socket with the parts that carry them out."""
+        commands.accepted_loss, commands.lost = stores.accepted_loss, stores.lost
+        commands.loss = stores.proved_loss
+        commands.parameters = asdict(self._around.parameters)
+        commands.reload_topology = partial(self._reload_topology, driver, links)
+        commands.reload_certificate = self._reload_certificate
+        commands.discrepancies = lambda: [*self._around.discrepancies(), *writes.obstacles()]
+        commands.farewell = partial(self._farewell, core)
+        commands.decommission = partial(self._decommission, driver)
+        commands.end_subscription = partial(_end_subscription, driver)
+        commands.change_retention = partial(_change_retention, driver)
+        commands.broker_names = self._broker_names
 
     def _end_on_loss(self, stores: Stores, log: EventLog, cause: str, incarnation: int) -> None:
         """End this broker after a neighbour proved that it lost state.

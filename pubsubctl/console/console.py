@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TextIO
 
-from pubsubctl.console.waits import WaitTimes, describe_s, key_of
+from pubsubctl.console.progress_text import cut, estimate_left, fit_numbers, share_of, short
+from pubsubctl.console.waits import WaitTimes, key_of
 from pubsubctl.errors import PubsubctlError, combine_statuses
 
 Style = Literal["good", "bad", "doubtful", "dim"]
@@ -29,7 +30,9 @@ LONGEST_MESSAGE = 2_000
 _STYLES: Mapping[Style, str] = {"good": "32", "bad": "1;31", "doubtful": "33", "dim": "2"}
 _OWN_COLOR = re.compile(rf"(\x1b\[(?:0|{'|'.join(_STYLES.values())})m)")
 OUTPUT: Final = "standard output"
-_UNITS: Final = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
+_BAR_WIDTH: Final = 12
+_NARROW: Final = 100
+"""The width of a terminal below which the bar has half of its width."""
 
 _JSON_ESCAPES: Final = "pubsubctl.json_escapes"
 """Name of the handler of characters without an encoding."""
@@ -166,7 +169,7 @@ class Progress:
             self._live.update(self._task, numbers=shown, share=share_of(self._numbers))
         elif now_ns - self._last_line_ns >= every_ns:
             self._last_line_ns = now_ns
-            text = " · ".join(f"{name} {_short(value)}" for name, value in shown.items())
+            text = " · ".join(f"{name} {short(value)}" for name, value in shown.items())
             self._console.print(f"  {self._phase}: {text}")
 
     def print(self, text: str) -> None:
@@ -179,67 +182,6 @@ class Progress:
             duration_s = (time.monotonic_ns() - self._started_ns) / 1e9
             self._console.waits.measure(key_of(self._phase), duration_s)
         self._phase = ""
-
-
-_COUNT: Final = re.compile(r"(\d+)/(\d+)")
-
-
-_BAR_WIDTH: Final = 12
-_NARROW: Final = 100
-"""The width of a terminal below which the bar has half of its width."""
-
-
-def _cut(text: str, width: int) -> str:
-    """Return a text that fits a width, with an ellipsis in place of the rest."""
-    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
-
-
-def fit_numbers(start: Sequence[str], numbers: Mapping[str, Any], width: int) -> str:
-    """Return the start of a line and the numbers that fit a width.
-
-    Large numbers are rounded if necessary (1.2M), and a number that does not fit is left out. Only
-    texts are cut.
-    """
-    parts = [*start, *(f"{name} {_short(value)}" for name, value in numbers.items())]
-    if len(" · ".join(parts)) <= width:
-        return " · ".join(parts)
-    text = " · ".join(start)
-    for name, value in numbers.items():
-        longer = f"{text} · {name} {_rounded(value)}"
-        if len(longer) <= width:
-            text = longer
-        elif isinstance(value, str) and not _COUNT.fullmatch(value):
-            return _cut(longer, width)
-    return _cut(text, width)
-
-
-def share_of(numbers: Mapping[str, Any]) -> float | None:
-    """Return the least share among counts such as 3/12; None without a count."""
-    counts = [found for value in numbers.values() if (found := _COUNT.fullmatch(str(value)))]
-    return min((int(found[1]) / max(1, int(found[2])) for found in counts), default=None)
-
-
-def estimate_left(
-    elapsed_s: float, usual_s: float | None, share: float | None
-) -> tuple[float | None, str]:
-    """Return the share of a wait that is done, None if unknown, and the time left in words.
-
-    Args:
-        usual_s: the expected duration of the whole wait.
-        share: the counted share; None without a count.
-    """
-    if share is not None and share > 0:
-        left_s = elapsed_s * (1 - share) / share
-        if usual_s is not None and share < 1:
-            left_s = max(min(left_s, usual_s), usual_s - elapsed_s)
-        return share, f"{describe_s(left_s)} left"
-    if not usual_s:
-        return share, ""
-    if elapsed_s > 2.0 + 1.5 * usual_s:
-        return 0.99, f"longer than usual ({describe_s(usual_s)})"
-    if elapsed_s > usual_s:
-        return 0.99, "0 s left"
-    return elapsed_s / usual_s, f"{describe_s(usual_s - elapsed_s)} left"
 
 
 class Console:
@@ -430,7 +372,7 @@ class Console:
             """The name of the wait, in at most half of the width."""
 
             def render(self, task: Any) -> Text:
-                return Text(_cut(task.description, screen.width // 2))
+                return Text(cut(task.description, screen.width // 2))
 
         class ShareColumn(ProgressColumn):
             """A bar with the share of the wait that is done."""
@@ -516,22 +458,6 @@ def _colorize(stream: TextIO, choice: ColorChoice, environment: Mapping[str, str
     if environment.get("FORCE_COLOR") or environment.get("CLICOLOR_FORCE", "0") != "0":
         return True
     return stream.isatty() and environment.get("TERM") != "dumb" and not environment.get("CI")
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.1f}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return str(value)
-
-
-def _rounded(value: Any) -> str:
-    """Return a number in at most five characters; another value as `_short` returns it."""
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) < 10_000:
-        return _short(value)
-    size, unit = next((row for row in _UNITS if abs(value) >= row[0]), _UNITS[-1])
-    return f"{value / size:.{1 if abs(value) < 100 * size else 0}f}{unit}"
 
 
 def _cell(value: object) -> str:

@@ -4,34 +4,24 @@ After a failed start, everything that was started is stopped again before the er
 two deploys in a row, the second has no steps.
 """
 
-import getpass
-import importlib.metadata
-import socket
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from secrets import token_hex
-from typing import Any
 
 import trio
 
-from brokerd.agent.host.server import TOPOLOGY_FILE
 from brokerd.errors import ControlError
-from brokerd.model.operator_acts import ACCEPT_LOSS, OperatorAct
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.registry import DEFINITIONS, parameters_on, protocol_on
-from brokerd.runtime.program import read_own_program
-from brokerd.text import nearest, toml_text
+from brokerd.protocols.registry import DEFINITIONS, parameters_on
+from brokerd.text import nearest
 from pubsubctl.console.console import Progress
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.deployment.certificates import (
-    certificate_of,
     check_authority,
     check_transport,
-    transport_of,
 )
 from pubsubctl.deployment.deployment import (
     Deployment,
@@ -41,7 +31,7 @@ from pubsubctl.deployment.deployment import (
     describe_ports,
 )
 from pubsubctl.deployment.membership import change_members
-from pubsubctl.deployment.placement import PlacedBroker, Placement, check_pinning
+from pubsubctl.deployment.placement import Placement, check_pinning
 from pubsubctl.deployment.placement_choice import PlacementChoice, choose_placement
 from pubsubctl.deployment.plan import (
     DesiredState,
@@ -52,6 +42,8 @@ from pubsubctl.deployment.plan import (
     is_not_started,
     list_decommissioned,
 )
+from pubsubctl.deployment.records import find_outdated_hosts, write_record
+from pubsubctl.deployment.start import start_agents, start_brokers
 from pubsubctl.errors import (
     HostError,
     LabDirty,
@@ -64,20 +56,12 @@ from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.files import shown
 from pubsubctl.hosts.hosts import Lab, check_room
 from pubsubctl.hosts.readiness import wait_ready
-from pubsubctl.project import authority_folder
 
-DEPLOYMENT_SCHEMA = "pubsubctl/deployment/1"
 READY_TIMEOUT_S = 60.0
 READY_TIMEOUT_PER_BROKER_S = 0.5
 SHUTDOWN_TIMEOUT_MS = 10_000
 CLEANUP_TIMEOUT_S = 30.0
 LEASE_MS = 15_000
-FIRST_LEASE_MS = 45_000
-BEGIN_WITHIN_MS = 120_000
-"""The time for which a new broker waits for the start of the others before it connects."""
-BEGIN_TOGETHER = 150
-"""The number of brokers per host from which this wait applies."""
-_BEGIN_RETRY_S = 0.1
 
 
 async def choose_deployment(
@@ -180,18 +164,8 @@ async def run_deployment(
     """
     with interruption.stoppable():
         plan = await plan_deployment(lab, wanted)
-        if plan.of("change-record") and not may_change:
-            changes = [*plan.of("join"), *plan.of("stop-broker")]
-            names = ", ".join(step.subject for step in changes) or "its topology"
-            raise PreflightFailed(
-                f"the running deployment of {wanted.topology.name} differs in {names}; "
-                "`pubsubctl deploy` changes it"
-            )
-        if plan.decommissioned and not may_change:
-            raise PreflightFailed(
-                *map(is_not_started, plan.decommissioned),
-                "this needs all brokers; `pubsubctl down`, then repeat it",
-            )
+        if not may_change:
+            _check_unchanged(wanted, plan)
         _check_accepted(wanted, plan)
         found = await lab.observe()
         check_transport(found, lab.inventory)
@@ -201,7 +175,7 @@ async def run_deployment(
     try:
         try:
             with interruption.stoppable():
-                await _start_agents(deployment, progress, purpose, lease_ms)
+                await start_agents(deployment, progress, purpose, lease_ms)
             # Outside of the stoppable block: a rollback needs the connections.
             await deployment.connect()
             with interruption.stoppable():
@@ -211,21 +185,15 @@ async def run_deployment(
                 deployment.outdated = await find_outdated_hosts(deployment)
                 is_replaced = upgrades and bool(deployment.outdated)
                 if is_replaced:
-                    check_wire_versions(await deployment.broker_programs(), at_once=at_once)
-                    progress.phase("replacing agents")
-                    for host in deployment.outdated:
-                        await deployment.replace_agent(host)
+                    await _replace_agents(deployment, progress, at_once=at_once)
                 await deployment.set_metrics()
                 record = partial(write_record, deployment, purpose, "change-record")
                 if plan.of("change-record"):
                     await change_members(deployment, progress, record, timeout_s)
                 if plan.of("start-broker"):
-                    await _start_brokers(deployment, progress)
+                    await start_brokers(deployment, progress)
                 if not is_replaced:
-                    patience_s = timeout_s + len(deployment.brokers) * READY_TIMEOUT_PER_BROKER_S
-                    await wait_ready(deployment, progress, patience_s)
-                    running = replace(wanted.placement, brokers=deployment.brokers)
-                    await check_pinning(deployment.agents, running)
+                    await _wait_pinned_and_ready(deployment, progress, timeout_s)
                 if plan.of("change-record"):
                     await record()
         except BaseException:
@@ -236,6 +204,44 @@ async def run_deployment(
         yield deployment
     finally:
         await deployment.disconnect()
+
+
+def _check_unchanged(wanted: DesiredState, plan: Plan) -> None:
+    """Check that a running deployment is the wanted one, with all brokers.
+
+    Raises:
+        PreflightFailed: brokers would join, leave or change role, or a broker was decommissioned.
+    """
+    if plan.of("change-record"):
+        changes = [*plan.of("join"), *plan.of("stop-broker")]
+        names = ", ".join(step.subject for step in changes) or "its topology"
+        raise PreflightFailed(
+            f"the running deployment of {wanted.topology.name} differs in {names}; "
+            "`pubsubctl deploy` changes it"
+        )
+    if plan.decommissioned:
+        raise PreflightFailed(
+            *map(is_not_started, plan.decommissioned),
+            "this needs all brokers; `pubsubctl down`, then repeat it",
+        )
+
+
+async def _replace_agents(deployment: Deployment, progress: Progress, *, at_once: bool) -> None:
+    """Replace the agents of other programs; their brokers keep running."""
+    check_wire_versions(await deployment.broker_programs(), at_once=at_once)
+    progress.phase("replacing agents")
+    for host in deployment.outdated:
+        await deployment.replace_agent(host)
+
+
+async def _wait_pinned_and_ready(
+    deployment: Deployment, progress: Progress, timeout_s: float
+) -> None:
+    """Wait until all brokers have their sessions, and check their processors."""
+    patience_s = timeout_s + len(deployment.brokers) * READY_TIMEOUT_PER_BROKER_S
+    await wait_ready(deployment, progress, patience_s)
+    running = replace(deployment.wanted.placement, brokers=deployment.brokers)
+    await check_pinning(deployment.agents, running)
 
 
 def _check_accepted(wanted: DesiredState, plan: Plan) -> None:
@@ -324,211 +330,6 @@ async def take_down(
             raise LabDirty(*sorted(left))
         progress.print("taken down; no process, port, socket or file of it is left")
     return plan
-
-
-async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any]:
-    """Return the configuration of a broker."""
-    from pubsubctl.deployment.authority import OperatorKey  # slow to import
-
-    wanted = deployment.wanted
-    connector = deployment.lab.connector(placed.host)
-    root = await connector.root()
-    addresses = {row.broker: row.address for row in wanted.placement.brokers}
-    names = [
-        placed.broker,
-        *protocol_on(wanted.topology, wanted.protocol).possible_peers(placed.broker),
-    ]
-    return {
-        "broker": placed.broker,
-        "topology_file": str(root / TOPOLOGY_FILE),
-        "protocol": wanted.protocol,
-        "deployment_id": deployment.identity,
-        "listen": placed.address,
-        "addresses": {name: addresses[name] for name in names},
-        "state_folder": str(await connector.state_folder(placed.broker)),
-        "control_socket": str(await connector.socket_folder() / f"{placed.broker}.sock"),
-        "log_folder": str(root / "brokers" / placed.broker / "log"),
-        "fault_injection": True,
-        "core": placed.core,
-        "nice": connector.host.broker_nice,
-        "memory_limit_bytes": connector.host.mem_per_broker_bytes,
-        "fsync": connector.host.fsync == "real",
-        "session": dict(wanted.topology.session),
-        "joining": placed.broker in {step.subject for step in deployment.plan.of("join")},
-        "tls": await certificate_of(
-            deployment.lab, deployment.identity, placed.host, "broker", placed.broker
-        ),
-        "operator_key": OperatorKey.of(authority_folder(deployment.lab.inventory.name)).public_hex,
-    }
-
-
-async def write_record(
-    deployment: Deployment, purpose: str, verb: str = "record", **more: Any
-) -> None:
-    """Record the future deployment, on every host that the plan names for `verb`."""
-    content = {
-        "schema": DEPLOYMENT_SCHEMA,
-        "deployment_id": deployment.identity,
-        "inventory": deployment.lab.inventory.name,
-        "inventory_file": str(deployment.lab.inventory.path.absolute()),
-        "protocol": deployment.wanted.protocol,
-        "topology": deployment.wanted.topology.to_mapping(),
-        "digest": deployment.wanted.digest,
-        "placement": deployment.wanted.placement.to_mapping(),
-        "transport": transport_of(deployment.lab.inventory),
-        "who": f"{getpass.getuser()}@{socket.gethostname()}",
-        "since": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "purpose": purpose,
-        "tool_version": importlib.metadata.version("pubsubctl"),
-        "decommissioned": [*deployment.plan.decommissioned],
-        **more,
-    }
-    topology = toml_text(deployment.wanted.topology.to_mapping())
-
-    async def write(connector: Connector) -> None:
-        own = {"host": connector.host.name, "program": await connector.transport.program()}
-        await connector.write_deployment({**content, **own}, topology)
-
-    lab = deployment.lab
-    await lab.on_all(write, [lab.connector(step.host) for step in deployment.plan.of(verb)])
-
-
-async def find_outdated_hosts(deployment: Deployment) -> list[str]:
-    """Return the hosts that run another program than the present program.
-
-    A host with a new agent stays in the list until its brokers are replaced, too.
-    """
-    found = []
-    for host in deployment.wanted.placement.hosts:
-        connector = deployment.lab.connector(host)
-        record = await connector.read_deployment()
-        is_other = deployment.programs[host] != read_own_program()
-        is_recorded = (
-            record is not None and record.get("program") != await connector.transport.program()
-        )
-        if is_other or is_recorded:
-            found.append(host)
-    return found
-
-
-async def record_program(deployment: Deployment, hosts: Sequence[str]) -> None:
-    """Record the present program as the program of these hosts."""
-
-    async def write(connector: Connector) -> None:
-        record = await connector.read_deployment()
-        assert record is not None, connector.host.name
-        topology = toml_text(deployment.wanted.topology.to_mapping())
-        program = {"program": await connector.transport.program()}
-        await connector.write_deployment({**record, **program}, topology)
-
-    lab = deployment.lab
-    await lab.on_all(write, [lab.connector(host) for host in hosts])
-
-
-async def _start_agents(
-    deployment: Deployment, progress: Progress, purpose: str, lease_ms: int
-) -> None:
-    lab = deployment.lab
-    await write_record(deployment, purpose)
-    starting = [lab.connector(step.host) for step in deployment.plan.of("start-agent")]
-    if not starting:
-        return
-    progress.phase("starting agents")
-    progress.update({"agents": f"0/{len(starting)}"})
-    started = 0
-
-    async def start(connector: Connector) -> None:
-        nonlocal started
-        # The lease starts at once: nothing is renewed until all agents are reached.
-        first_ms = max(lease_ms, FIRST_LEASE_MS) if lease_ms else 0
-        await connector.start_agent(deployment.identity, first_ms)
-        started += 1
-        progress.update({"agents": f"{started}/{len(starting)}"})
-
-    await lab.on_all(start, starting)
-
-
-async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
-    wanted = {step.subject for step in deployment.plan.of("start-broker")}
-    rows = [row for row in deployment.wanted.placement.brokers if row.broker in wanted]
-    progress.phase("starting brokers")
-    started = 0
-    together = _begin_together(deployment.wanted.placement)
-    # If only some brokers start, running brokers would wait for the new brokers.
-    is_new = len(rows) == len(deployment.wanted.placement.brokers)
-    patience_ms = BEGIN_WITHIN_MS if together and is_new else 0
-
-    async def start_on(connector: Connector) -> None:
-        nonlocal started
-        for row in rows:
-            if row.host == connector.host.name:
-                config = await broker_config(deployment, row)
-                config["begin_within_ms"] = patience_ms
-                if row.broker in deployment.wanted.accept_loss:
-                    config["accept_loss"] = await _sign_loss(deployment, row.broker, connector)
-                agent = deployment.agents[row.host]
-                await agent.start(row.broker, "broker", config, config["control_socket"])
-                started += 1
-                await deployment.keep()
-                progress.update({"brokers": f"{started}/{len(rows)}"})
-
-    async def begin_on(connector: Connector) -> None:
-        placed = deployment.wanted.placement.brokers
-        names = [row.broker for row in placed if row.host == connector.host.name]
-        with trio.move_on_after(BEGIN_WITHIN_MS / 1_000):
-            while names := [name for name in names if not await _begins(deployment, name)]:
-                await trio.sleep(_BEGIN_RETRY_S)
-
-    hosts = dict.fromkeys(row.host for row in rows)
-    connectors = [deployment.lab.connector(host) for host in hosts]
-    await deployment.lab.on_all(start_on, connectors)
-    if together:  # including brokers of an earlier, interrupted deploy
-        await deployment.lab.on_all(begin_on, deployment.lab.connectors)
-
-
-async def _sign_loss(deployment: Deployment, broker: str, connector: Connector) -> dict[str, Any]:
-    """Return the signed act by which a broker starts although it lost state.
-
-    Raises:
-        UserError: the broker's state folder records no loss.
-        PreflightFailed: this account has not deployed, and has no key to sign the act.
-    """
-    from pubsubctl.deployment.authority import OperatorKey  # slow to import
-
-    loss = await connector.read_recorded_loss(broker)
-    if loss is None:
-        raise UserError(
-            f"--accept-loss {broker}: no loss of its state is known; deploy without the option: "
-            "a loss that the folder, a neighbour or a client can prove is recorded then"
-        )
-    key = OperatorKey.find_in(authority_folder(deployment.lab.inventory.name))
-    act = OperatorAct(deployment.identity, ACCEPT_LOSS, broker, loss)
-    return {"loss": loss, "signature": key.sign(act).hex()}
-
-
-def _begin_together(placement: Placement) -> bool:
-    """Return True if brokers wait until all are started.
-
-    Hundreds on a machine start slowly, and the first brokers would suspect the others. Fewer
-    brokers should begin one by one, which spreads the work of connecting.
-    """
-    hosts = Counter(row.host for row in placement.brokers)
-    return max(hosts.values(), default=0) >= BEGIN_TOGETHER
-
-
-async def _begins(deployment: Deployment, broker: str) -> bool:
-    """Signal a broker that all have been started; return False if it does not listen yet.
-
-    A broker that has ended gets no signal; `wait_ready` reports the reason for its end.
-    """
-    await deployment.keep()
-    try:
-        await deployment.broker(broker, "begin")
-    except ControlError as error:
-        if error.kind == "closed":
-            raise
-        return error.kind != "busy"
-    return True
 
 
 async def _roll_back(deployment: Deployment, progress: Progress) -> None:

@@ -21,10 +21,11 @@ from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol, check_runs_on, definition_of, protocol_on
 from pubsubctl.console.console import Progress
-from pubsubctl.deployment.deploy import broker_config, record_program, write_record
 from pubsubctl.deployment.deployment import Deployment, check_wire_versions, find_placement
 from pubsubctl.deployment.membership import change_members
 from pubsubctl.deployment.plan import deploy_plan
+from pubsubctl.deployment.records import record_program, write_record
+from pubsubctl.deployment.start import broker_config
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.readiness import wait_ready
 

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench.run.series import KIND, alternate
 from bench.spec.keys import TOPOLOGY, Overrides, check_keys, value_of
-from bench.spec.spec import ExperimentSpec, validate
+from bench.spec.spec import ExperimentSpec
 from bench.spec.sweep import Sweep, points_of
+from bench.spec.validation import validate
 from bench.systems.configuration import EXTERNAL
 from brokerd.errors import ConfigError
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS
@@ -273,17 +274,7 @@ def run_variants(
         UserError, SpecError: a side cannot be run, or the sides cannot be compared; nothing was
             run.
     """
-    changes = _changes_of([_complete_option(call, text) for text in request.changes])
-    revision = changes.pop(_REVISION, None)
-    if revision is not None and changes:
-        raise UserError(
-            f"{_OPTION} {revision}: a revision is compared with nothing else changed; leave out "
-            f"{', '.join(changes)}"
-        )
-    try:
-        check_keys([*overrides.list_keys(), *changes])
-    except ConfigError as error:
-        raise UserError(f"{_OPTION}: {error}") from None
+    changes, revision = _read_changes(call, request, overrides)
     workload = call.project.find("workload", request.workload)
     other = ",".join(f"{key}={value}" for key, value in changes.items())
     commit = ""
@@ -340,6 +331,28 @@ def run_variants(
     verdicts = verdict_table(call.console, found.document["points"])
     text = f"{verdicts}\n{compared.text}\n{series}"
     return Result(document=document, text=text, because=found.because)
+
+
+def _read_changes(
+    call: Invocation, request: VariantRequest, overrides: Overrides
+) -> tuple[dict[str, Any], Any]:
+    """Return the keys that one side changes, and its revision, or None.
+
+    Raises:
+        UserError: there is no such key, or a revision beside other changes.
+    """
+    changes = _changes_of([_complete_option(call, text) for text in request.changes])
+    revision = changes.pop(_REVISION, None)
+    if revision is not None and changes:
+        raise UserError(
+            f"{_OPTION} {revision}: a revision is compared with nothing else changed; leave out "
+            f"{', '.join(changes)}"
+        )
+    try:
+        check_keys([*overrides.list_keys(), *changes])
+    except ConfigError as error:
+        raise UserError(f"{_OPTION}: {error}") from None
+    return changes, revision
 
 
 def _is_same(given: ExperimentSpec, changed: ExperimentSpec) -> bool:

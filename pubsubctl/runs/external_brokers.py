@@ -19,7 +19,8 @@ from bench.run.run_directory import new_run_directory
 from bench.run.testbed import RunFailed
 from bench.spec.keys import Overrides, topology_keys, workload_keys
 from bench.spec.predictions import DEPLOYED, EXTERNAL
-from bench.spec.spec import ExperimentSpec, SpecError, load_topology
+from bench.spec.spec import ExperimentSpec, load_topology
+from bench.spec.validation import SpecError
 from bench.systems.boundary import WrongSettings
 from bench.systems.comparison import Comparison, Entry, load_comparison
 from bench.systems.configuration import (

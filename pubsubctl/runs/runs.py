@@ -206,7 +206,8 @@ def check_specification(run: Path) -> None:
     Raises:
         IntegrityError: a value is invalid; names file, key, value and the nearest valid value.
     """
-    from bench.spec.spec import read_toml, validate
+    from bench.spec.spec import read_toml
+    from bench.spec.validation import validate
     from bench.spec.workload_model import Workload
     from brokerd.errors import ConfigError
     from brokerd.overlay.topology import without_departed

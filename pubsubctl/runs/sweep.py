@@ -9,7 +9,7 @@ from bench.run.simulated_run import count_simulated_steps
 from bench.spec.keys import Overrides, check_keys, value_of
 from bench.spec.named_files import resolve_name
 from bench.spec.predictions import DEPLOYED, SIMULATED
-from bench.spec.spec import read_toml, validate
+from bench.spec.spec import read_toml
 from bench.spec.sweep import (
     SCHEMA,
     Sweep,
@@ -18,6 +18,7 @@ from bench.spec.sweep import (
     load_sweep,
     points_of,
 )
+from bench.spec.validation import validate
 from brokerd.errors import ConfigError
 from brokerd.text import counted, nearest
 from brokerd.units import SECOND_NS, format_duration

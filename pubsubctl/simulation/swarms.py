@@ -114,19 +114,11 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
     update_ledger(swarm.ledger, lambda document: with_runs(document, campaign, reports, canaries))
     wrong = [report for report in reports if report.violations]
     marks = compute_coverage(marks_of(swarm.protocol), reports)
-    sentences = [describe_totals(counted)]
-    if marks and len(seeds) >= JUDGED_SEEDS:
-        sentences += [describe_coverage(marks), measure_novelty(reports).describe()]
-    elif marks:
-        met = sum(bool(row.seeds) for row in marks)
-        sentences.append(
-            f"{met} of {len(marks)} marks reached; {JUDGED_SEEDS} seeds or more are judged by that"
-        )
-    if canaries:
-        seen = sum(canary.failed_at >= 0 for canary in canaries)
-        sentences.append(f"{seen} of {len(canaries)} canaries failed, as they must")
-    if wants_canaries and not with_canaries:
-        sentences.append(f"no canaries: {NoCheckout()}")
+    sentences = [
+        describe_totals(counted),
+        *_describe_marks(marks, reports, len(seeds)),
+        *_describe_canaries(canaries, is_skipped=wants_canaries and not with_canaries),
+    ]
     if differing is not None:
         sentences.append(
             f"{len(seeds) - len(differing)} of {len(seeds)} seeds gave the same history twice"
@@ -157,6 +149,29 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
             ),
         ),
     )
+
+
+def _describe_marks(
+    marks: Sequence[MarkCoverage], reports: Sequence[SeedReport], seeds: int
+) -> Iterator[str]:
+    """Yield the share of marks that were reached, and of new situations."""
+    if marks and seeds >= JUDGED_SEEDS:
+        yield describe_coverage(marks)
+        yield measure_novelty(reports).describe()
+    elif marks:
+        met = sum(bool(row.seeds) for row in marks)
+        yield (
+            f"{met} of {len(marks)} marks reached; {JUDGED_SEEDS} seeds or more are judged by that"
+        )
+
+
+def _describe_canaries(canaries: Sequence[CanaryReport], *, is_skipped: bool) -> Iterator[str]:
+    """Yield the number of canaries that failed, or the reason for no canaries."""
+    if canaries:
+        seen = sum(canary.failed_at >= 0 for canary in canaries)
+        yield f"{seen} of {len(canaries)} canaries failed, as they must"
+    if is_skipped:
+        yield f"no canaries: {NoCheckout()}"
 
 
 def check_rows(rows: Iterable[str]) -> None:

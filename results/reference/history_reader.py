@@ -192,15 +192,7 @@ class _Folder:
         fault_log = FaultLog(self.folder, linked, self.clocks, self.origin_ns, load_hosts)
         self.doubts += fault_log.doubts(self.is_simulated)
         wiring = self.topology.get("tree") or self.topology.get("parameters") or {}
-        publishers: list[PublisherLog] = []
-        subscriptions: list[SubscriptionLog] = []
-        absences: list[Fault] = []
-        for process in sorted(self.folder.glob("raw/*/*")):
-            host = process.parent.name
-            err_ns = self.clocks.worst_ns((host, other) for other in load_hosts)
-            absences += absences_of(process, err_ns, self._to_timeline)
-            publishers += self._publishers(process, publishers)
-            subscriptions += self._subscriptions(process, subscriptions)
+        publishers, subscriptions, absences = self._read_processes(load_hosts)
         busy = busyness.signs(self.folder, self.manifest, fault_log.faults, self._to_timeline)
         if "churn" in self.workload and not absences:
             self.doubts.append(doubt("no_churn"))
@@ -256,6 +248,21 @@ class _Folder:
             seen=self._find_received_elsewhere(publishers),
             brokers=self.brokers_label,
         )
+
+    def _read_processes(
+        self, load_hosts: Sequence[str]
+    ) -> tuple[list[PublisherLog], list[SubscriptionLog], list[Fault]]:
+        """Return publishers, subscriptions, and absences of clients, from all processes."""
+        publishers: list[PublisherLog] = []
+        subscriptions: list[SubscriptionLog] = []
+        absences: list[Fault] = []
+        for process in sorted(self.folder.glob("raw/*/*")):
+            host = process.parent.name
+            err_ns = self.clocks.worst_ns((host, other) for other in load_hosts)
+            absences += absences_of(process, err_ns, self._to_timeline)
+            publishers += self._publishers(process, publishers)
+            subscriptions += self._subscriptions(process, subscriptions)
+        return publishers, subscriptions, absences
 
     def _find_accepted_ns(self) -> int | None:
         """Return the time of the first accepted loss of state; None if no loss was accepted."""

@@ -43,15 +43,11 @@ class Conditions:
     may: Mapping[str, Any]
 
 
-def conditions_of(run: Path, *, by_place: bool = False) -> Conditions:
-    """Return the conditions of a run.
-
-    Args:
-        by_place: identify brokers by role in the load, not by name.
+def _read_checked_manifest(run: Path) -> dict[str, Any]:
+    """Return the manifest of a complete run of brokers.
 
     Raises:
-        NotComparable: the run is incomplete, or its load generators were the limit.
-        IntegrityError: the run has no seal, or a file has changed since the end.
+        NotComparable, IntegrityError: see `conditions_of`.
     """
     if not verify_seal(run).is_there:
         raise IntegrityError(f"{run}: no {CHECKSUMS}: its files may have changed since it ended")
@@ -68,6 +64,20 @@ def conditions_of(run: Path, *, by_place: bool = False) -> Conditions:
         raise NotComparable(f"{run}: its load generators were the limit")
     if not manifest.get("roles"):
         raise NotComparable(f"{run}: not a run of brokers")
+    return manifest
+
+
+def conditions_of(run: Path, *, by_place: bool = False) -> Conditions:
+    """Return the conditions of a run.
+
+    Args:
+        by_place: identify brokers by role in the load, not by name.
+
+    Raises:
+        NotComparable: the run is incomplete, or its load generators were the limit.
+        IntegrityError: the run has no seal, or a file has changed since the end.
+    """
+    manifest = _read_checked_manifest(run)
     spec = run / "spec"
     workload = read_toml(spec / "workload.toml")
     topology = read_toml(spec / "topology.toml")

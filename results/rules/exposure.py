@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+DELIVERY = (*PAIR, "incarnation", "seq")
+"""The columns that identify a delivery."""
+
+
 def look_at_risks(
     spark: "SparkSession",
     facts: Mapping[str, RunFacts],
@@ -39,29 +43,16 @@ def look_at_risks(
     }
     if not windows:
         return
-    delivery = [*PAIR, "incarnation", "seq"]
-    at_risk = keep(
-        wanted.where(F.col("happened") & ~F.col("is_fence"))
-        .join(F.broadcast(_window_table(spark, windows)), "run_id")
-        .where((F.col("t_sent_ns") >= F.col("from_ns")) & (F.col("t_sent_ns") < F.col("to_ns")))
-        .join(F.broadcast(fences), ["run_id", "pubend"])
-        .where(make_owed_column())
-        .join(
-            F.broadcast(_exposure_table(spark, facts, windows)),
-            ["run_id", "window", "pubend", "predicate_id"],
-        )
-        .groupBy(*delivery)
-        .agg(F.sort_array(F.collect_set("window")).alias("windows"))
-    )
+    at_risk = keep(_find_at_risk(spark, facts, windows, wanted, fences))
     arrivals = (
         judged.where("is_wanted")
-        .join(at_risk.select(*delivery), delivery)
-        .groupBy(*delivery)
+        .join(at_risk.select(*DELIVERY), [*DELIVERY])
+        .groupBy(*DELIVERY)
         .agg(F.min("t_recv_ns").alias("arrived_ns"))
     )
     rows = (
         announced.select_unannounced(
-            at_risk.join(arrivals, delivery, "left").withColumn("key", key_column()),
+            at_risk.join(arrivals, [*DELIVERY], "left").withColumn("key", key_column()),
             unless=F.col("arrived_ns").isNotNull(),
         )
         .groupBy("run_id", "sub_id", "windows")
@@ -86,6 +77,31 @@ def look_at_risks(
         for number, window in enumerate(of_run):
             mine = [r for r in rows if r["run_id"] == run_id and number in r["windows"]]
             findings[run_id].recoveries.append(_recovery(window, mine))
+
+
+def _find_at_risk(
+    spark: "SparkSession",
+    facts: Mapping[str, RunFacts],
+    windows: Mapping[str, Sequence[RiskWindow]],
+    wanted: "DataFrame",
+    fences: "DataFrame",
+) -> "DataFrame":
+    """Return the owed deliveries of publications that were sent in a window, with all windows."""
+    from pyspark.sql import functions as F
+
+    return (
+        wanted.where(F.col("happened") & ~F.col("is_fence"))
+        .join(F.broadcast(_window_table(spark, windows)), "run_id")
+        .where((F.col("t_sent_ns") >= F.col("from_ns")) & (F.col("t_sent_ns") < F.col("to_ns")))
+        .join(F.broadcast(fences), ["run_id", "pubend"])
+        .where(make_owed_column())
+        .join(
+            F.broadcast(_exposure_table(spark, facts, windows)),
+            ["run_id", "window", "pubend", "predicate_id"],
+        )
+        .groupBy(*DELIVERY)
+        .agg(F.sort_array(F.collect_set("window")).alias("windows"))
+    )
 
 
 def _window_table(

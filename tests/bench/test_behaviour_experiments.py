@@ -11,7 +11,7 @@ from bench.papers.experiments import (
     load_figure_experiment,
     run_figure_experiment,
 )
-from bench.spec.spec import SpecError
+from bench.spec.validation import SpecError
 from brokerd.text import toml_text
 
 ABOUT = {"schema": "pubsubctl/behaviour-experiment/1", "name": "small", "seed": 3}

@@ -9,7 +9,8 @@ import trio
 from bench.load.pacing import absences
 from bench.spec.keys import Overrides
 from bench.spec.lint import churn_warnings
-from bench.spec.spec import SpecError, load_experiment
+from bench.spec.spec import load_experiment
+from bench.spec.validation import SpecError
 from brokerd.units import SECOND_NS
 from tests.bench.test_client_faults import begin, end
 from tests.bench.test_load_generator import folder, lines, running

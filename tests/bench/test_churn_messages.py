@@ -8,7 +8,7 @@ import pytest
 
 from bench.papers.control_traffic_experiments import ChurnExperiment, Side, count, topology_of
 from bench.papers.experiments import EXPERIMENTS, load_figure_experiment
-from bench.spec.spec import SpecError
+from bench.spec.validation import SpecError
 from brokerd.protocols.registry import check_runs_on
 from results.figures.control_traffic import draw_churn
 from results.papers.experiment_runs import ExperimentRun

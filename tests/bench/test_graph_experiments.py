@@ -8,7 +8,7 @@ import pytest
 
 from bench.papers.dft11.graph_experiments import draw_failed_brokers
 from bench.papers.experiments import load_figure_experiment, run_figure_experiment
-from bench.spec.spec import SpecError
+from bench.spec.validation import SpecError
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.text import toml_text

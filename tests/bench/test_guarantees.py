@@ -8,7 +8,8 @@ from bench.load.load_plan import _order
 from bench.run.system_under_test import OurBrokers
 from bench.spec.keys import Overrides
 from bench.spec.lint import guarantee_warnings
-from bench.spec.spec import ExperimentSpec, SpecError, load_experiment
+from bench.spec.spec import ExperimentSpec, load_experiment
+from bench.spec.validation import SpecError
 
 
 def experiment(protocol: str, workload: str = "mp22-arbiter", **keys: Any) -> ExperimentSpec:

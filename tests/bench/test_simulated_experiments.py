@@ -26,7 +26,7 @@ from bench.papers.experiments import (
     with_all_draws,
 )
 from bench.spec.experiment import is_deployed_experiment
-from bench.spec.spec import SpecError
+from bench.spec.validation import SpecError
 from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.overlay.graph import Connectivity
 from brokerd.text import toml_text

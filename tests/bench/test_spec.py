@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from bench.load.publishers import PublisherSetting
 from bench.load.subscribers import SubscriberSetting
 from bench.spec.keys import Overrides
-from bench.spec.spec import WORKLOADS, ExperimentSpec, SpecError, load_experiment, load_topology
+from bench.spec.spec import WORKLOADS, ExperimentSpec, load_experiment, load_topology
+from bench.spec.validation import SpecError
 from bench.spec.values import parse_rate
 from brokerd.text import toml_text
 from brokerd.units import format_duration, format_size, parse_duration_ns, parse_size_bytes

@@ -13,8 +13,9 @@ from bench.spec.keys import (
     with_keys,
     workload_keys,
 )
-from bench.spec.spec import BENCH_FOLDER, SpecError, load_experiment, validate
+from bench.spec.spec import BENCH_FOLDER, load_experiment
 from bench.spec.sweep import Sweep, axes_of, load_sweep, points_of
+from bench.spec.validation import SpecError, validate
 from brokerd.errors import ConfigError
 from fault_injection.schedule.schedule import ScheduleError, load_schedule
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from bench.run.expectations import COMPONENTS, Expectation
-from bench.spec.spec import BENCH_FOLDER, SpecError
+from bench.spec.spec import BENCH_FOLDER
 from bench.spec.targets import Target, experiment_of, load_targets
+from bench.spec.validation import SpecError
 
 OURS = BENCH_FOLDER / "targets" / "performance.toml"
 FILE = """

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.spec.spec import WORKLOADS, SpecError, load_experiment
+from bench.spec.spec import WORKLOADS, load_experiment
+from bench.spec.validation import SpecError
 from bench.spec.values import topic_names, topics_of
 
 NAMES = ("a", "b", "c/d")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from bench.run.simulated_run import simulate_experiment
-from bench.spec.spec import SpecError, load_experiment
+from bench.spec.spec import load_experiment
+from bench.spec.validation import SpecError
 from brokerd.overlay.topology import Topology
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import SECOND_NS

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pubsubctl.deployment.deploy import FIRST_LEASE_MS, LEASE_MS
+from pubsubctl.deployment.deploy import LEASE_MS
+from pubsubctl.deployment.start import FIRST_LEASE_MS
 from tests.end_to_end.conftest import Answer, wait_until
 from tests.end_to_end.test_bench import SCHEDULE, WORKLOAD
 from tests.helpers.patience import PATIENCE_S

@@ -10,7 +10,7 @@ from bench.papers.experiments import load_figure_experiment, run_figure_experime
 from bench.papers.mp22.crash_points import CRASHES
 from bench.papers.mp22.proxy_experiments import RECORD, count_nested
 from bench.papers.mp22.proxy_world import CRASH_POINTS, KINDS, ProxyExperiment
-from bench.spec.spec import SpecError
+from bench.spec.validation import SpecError
 from brokerd.simulator.named_bugs import bugs_of, plant
 from pubsubctl.runs.claims import load_claims
 from results.papers.experiment_runs import ExperimentRun

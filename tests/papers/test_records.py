@@ -11,7 +11,7 @@ from bench.papers.experiments import (
     list_measured_figures,
     records,
 )
-from bench.spec.spec import SpecError
+from bench.spec.validation import SpecError
 from results.figures.catalogue import FIGURES
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from brokerd.text import counted, format_number
-from pubsubctl.console.console import Console, Result, estimate_left, fit_numbers, share_of
+from pubsubctl.console.console import Console, Result
+from pubsubctl.console.progress_text import estimate_left, fit_numbers, share_of
 from pubsubctl.console.waits import RunTime, WaitTimes
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

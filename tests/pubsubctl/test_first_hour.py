@@ -12,8 +12,9 @@ import pytest
 from bench.spec.keys import Overrides
 from bench.spec.named_files import resolve_name
 from bench.spec.predictions import EXTERNAL, SIMULATED, find_owed_pairs, predictions_of
-from bench.spec.spec import SpecError, load_experiment
+from bench.spec.spec import load_experiment
 from bench.spec.sweep import load_sweep, points_of
+from bench.spec.validation import SpecError
 from fault_injection.schedule.schedule import read_schedule
 from pubsubctl.errors import PreflightFailed, VerdictUnknown
 from pubsubctl.runs.outputs import check_results

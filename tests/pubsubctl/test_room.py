@@ -22,7 +22,7 @@ def test_nothing_is_deployed_where_the_disk_is_full(
         started.append(arguments)
         raise OSError("nothing is started in this test")
 
-    monkeypatch.setattr("pubsubctl.deployment.deploy._start_agents", refuse)
+    monkeypatch.setattr("pubsubctl.deployment.deploy.start_agents", refuse)
     answer = call("deploy", "chain3")
     assert (f"{free_bytes:,} bytes free in" in answer.err) == is_full
     assert bool(started) != is_full

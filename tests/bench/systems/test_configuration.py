@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.spec.keys import Overrides
-from bench.spec.spec import SpecError
+from bench.spec.validation import SpecError
 from bench.systems.boundary import Server, System, WrongDriver, WrongSettings
 from bench.systems.comparison import load_comparison
 from bench.systems.configuration import (

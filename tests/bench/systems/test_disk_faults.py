@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from bench.spec.spec import SpecError
+from bench.spec.validation import SpecError
 from bench.systems import faults, program
 from bench.systems.faults import check_verbs, needs_disk
 from bench.systems.program import DiskFaults

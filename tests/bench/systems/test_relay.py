@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from bench.spec.spec import SpecError
+from bench.spec.validation import SpecError
 from bench.systems.faults import check_links, effect_seen, needs_relay, verify_undone
 from bench.systems.jetstream.driver import SYSTEM as JETSTREAM
 from bench.systems.rabbitmq.driver import SYSTEM as RABBITMQ

@@ -3,8 +3,8 @@
 Everything is drawn before the run, so a plan can be read and shrunk.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -12,8 +12,9 @@ from brokerd.errors import ConfigError
 from brokerd.overlay.generate import chain, random_tree, star
 from brokerd.overlay.topology import TREE, Topology
 from brokerd.overlay.tree import graph_of
+from brokerd.protocols.definition import ProtocolDefinition
 from brokerd.protocols.registry import definition_of
-from brokerd.simulator.checks.growth import Chosen, draw_limits
+from brokerd.simulator.checks.growth import draw_limits
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import limits_of, planning_of
 from brokerd.simulator.search.campaign import Setting
@@ -66,6 +67,33 @@ KEEPS_LINKS_BROKEN = 0.3
 """Share of the seeds with links that stay broken for ever; at least a quarter is required."""
 
 
+@dataclass(frozen=True, slots=True)
+class _SeedChoice:
+    """The properties of a seed that determine which parts are drawn.
+
+    Attributes:
+        faults: True if brokers, links or disks fail.
+        simple: see `is_simple`.
+        setting: row of the campaign; None for a seed of the swarm.
+    """
+
+    seed: int
+    definition: ProtocolDefinition
+    planning: ProtocolPlanning
+    faults: bool
+    simple: bool
+    setting: Setting | None
+
+    @property
+    def is_free(self) -> bool:
+        """True if every part may be drawn."""
+        return not self.simple and self.setting is None
+
+    def random(self, part: str) -> Random:
+        """Return the random numbers of one part, which changes of other parts leave alone."""
+        return Random(f"{part} {self.seed}")
+
+
 def draw_plan(
     seed: int,
     protocol: str,
@@ -90,89 +118,42 @@ def draw_plan(
     simple = is_simple(seed)
     if setting is not None and setting.minutes:
         minutes, adversarial, simple = setting.minutes, False, False
-    long = minutes > 0
-    planning = planning_of(protocol)
+    planning, definition = planning_of(protocol), definition_of(protocol)
+    choice = _SeedChoice(seed, definition, planning, faults, simple, setting)
     topology = _topology(seed, planning, random, adversarial, setting)
     tolerated = planning.count_tolerated(topology)
     flaps = random.random() < 0.3
     kinds = draw_kinds(random, flaps, setting)
-    values, network = draw_parameters(random, long, setting)
-    parameters = planning.parameters(tolerated, values)
-    network, payloads = draw_wire(Random(f"wire {seed}"), network)
-    parameters = planning.options(seed, parameters, long=long, simple=simple)
-    if not simple and setting is None:
-        parameters = planning.rare_options(seed, parameters)
-        parameters = planning.topology_options(seed, parameters, topology)
-    limits: Chosen = ()
-    if not simple and setting is None:
-        limits = draw_limits(seed, limits_of(protocol))
-    needed = planning.required_parameters(mutants)
-    failures_at_once = tolerated
-    links_at_once = 3 * tolerated if random.random() < 0.2 else tolerated
-    if setting is not None:
-        failures_at_once, links_at_once = setting.elements_at_once, setting.links_at_once
-    may_host = definition_of(protocol).homes(topology)
-    homes = [random.choice(may_host) for _ in range(random.randrange(2, 5))]
-    publishers = [f"p{place}-{home}" for place, home in enumerate(homes)]
-    draft = Draft(
+    values, network = draw_parameters(random, minutes > 0, setting)
+    network, payloads = draw_wire(choice.random("wire"), network)
+    parameters = _draw_options(choice, topology, tolerated, values, long=minutes > 0)
+    limits = draw_limits(seed, limits_of(protocol)) if choice.is_free else ()
+    draft = _begin_draft(
+        choice,
         random,
         topology,
-        graph_of(topology, definition_of(protocol).kind),
-        may_host,
-        adversarial,
-        flaps,
-        minutes,
-        tolerated,
-        failures_at_once,
-        links_at_once,
-        network.keep_old_messages,
-        publishers,
-        clients=dict.fromkeys(publishers, 0),
+        adversarial=adversarial,
+        flaps=flaps,
+        minutes=minutes,
+        tolerated=tolerated,
+        keeps_old_messages=network.keep_old_messages,
     )
-    for _ in range(random.randrange(1, 5)):
-        subscribe(draft, 0)
-    late = random.randrange(4, 16) if flaps or long else random.randrange(1, 8)
+    late = random.randrange(4, 16) if flaps or minutes else random.randrange(1, 8)
     late = max(late, minutes // 3)
-    if adversarial:
-        heal = _draw_steps(draft, kinds if faults else (), late)
-    else:
-        heal = _draw_instants(draft, kinds if faults else (), late)
+    draw_times = _draw_steps if adversarial else _draw_instants
+    heal = end = draw_times(draft, kinds if faults else (), late)
     broken: tuple[BrokenLink, ...] = ()
-    end = heal
-    if (
-        faults
-        and definition_of(protocol).promises.exactly_once
-        and random.random() < KEEPS_LINKS_BROKEN
-    ):
+    if faults and definition.promises.exactly_once and random.random() < KEEPS_LINKS_BROKEN:
         broken = draw_broken(draft)
         end = _draw_moves_after_healing(draft, heal)
     else:
         parameters = planning.wait_options(seed, parameters)
-    if needed:
+    if needed := planning.required_parameters(mutants):
         parameters = replace(parameters, **needed)
         broken = ()
     if payloads:
-        draft.moves = enlarge(Random(f"payloads {seed}"), draft.moves, payloads)
-    trouble: list[Move] = []
-    if definition_of(protocol).promises.exactly_once and not simple:
-        clients, linger_ns = Random(f"clients {seed}"), parameters.client_linger_ns
-        trouble += draw_groups(clients, draft, end)
-        trouble += draw_lost_memories(clients, draft, heal, linger_ns)
-        if faults:
-            trouble += draw_absences(clients, draft, heal, linger_ns)
-            if setting is None or setting.minutes:
-                trouble += draw_partitions(Random(f"partitions {seed}"), draft, heal)
-    consumers: tuple[tuple[str, int], ...] = ()
-    if definition_of(protocol).promises.keeps_committed and not draft.hours:
-        requests, consumers = draw_consumers(Random(f"consumers {seed}"), draft, heal)
-        trouble += requests
-        if faults:
-            absences = Random(f"short absences {seed}")
-            trouble += draw_short_absences(absences, draft, consumers, heal)
-    lost = draw_lost(Random(f"lost {seed}"), planning, draft, heal) if faults else []
-    restored = Random(f"restored {seed}")
-    trouble += draw_restored(restored, planning, draft, heal, simple=simple) if faults else []
-    lost_names = [name for move in lost if type(move) is FaultInjection for name in move.on]
+        draft.moves = enlarge(choice.random("payloads"), draft.moves, payloads)
+    trouble, consumers = _draw_trouble(choice, draft, heal, end, parameters.client_linger_ns)
     plan = Plan(
         protocol=protocol,
         topology=topology,
@@ -182,51 +163,153 @@ def draw_plan(
         network=network,
         mutants=tuple(sorted(mutants)),
         limits=limits,
-        failures_at_once=failures_at_once,
-        links_at_once=links_at_once,
-        publishers=tuple(publishers),
+        failures_at_once=draft.failures_at_once,
+        links_at_once=draft.links_at_once,
+        publishers=tuple(draft.publishers),
         consumers=consumers,
         moves=(),
         heal=heal,
         broken=broken,
         end=end,
-    ).with_moves(
-        [
-            *draft.moves,
-            *trouble,
-            *draw_ends(Random(f"ends {seed}"), draft, end),
-            *(_draw_mobility(seed, protocol, draft, heal) if moves else ()),
-            *_draw_reattaching(seed, protocol, draft, heal),
-            *(_draw_loss(seed, protocol, draft, heal) if faults else ()),
-            *lost,
-            *draw_roles(Random(f"roles {seed}"), planning, draft, heal, lost_names),
-            *(_draw_slowed(seed, planning, draft, heal, parameters) if faults else ()),
-            *draw_newcomers(
-                Random(f"newcomers {seed}"),
-                planning,
-                draft,
-                heal,
-                lost_names,
-                clients_roam=definition_of(protocol).promises.leaves_freely,
-            ),
-        ]
     )
-    if faults and not simple and setting is None:
-        leaving = _list_leaving(protocol, draft)
+    mobility = _draw_mobility(seed, protocol, draft, heal) if moves else []
+    plan = plan.with_moves(
+        [*draft.moves, *trouble, *_draw_others(choice, draft, heal, end, mobility, parameters)]
+    )
+    return _add_to_moves(choice, draft, plan)
+
+
+def _draw_options(
+    choice: _SeedChoice, topology: Topology, tolerated: int, values: Any, *, long: bool
+) -> Any:
+    """Return the parameters of the protocol."""
+    seed, planning = choice.seed, choice.planning
+    parameters = planning.options(
+        seed, planning.parameters(tolerated, values), long=long, simple=choice.simple
+    )
+    if choice.is_free:
+        parameters = planning.rare_options(seed, parameters)
+        parameters = planning.topology_options(seed, parameters, topology)
+    return parameters
+
+
+def _begin_draft(
+    choice: _SeedChoice,
+    random: Random,
+    topology: Topology,
+    *,
+    adversarial: bool,
+    flaps: bool,
+    minutes: int,
+    tolerated: int,
+    keeps_old_messages: bool,
+) -> Draft:
+    """Draw publishers and the first subscriptions."""
+    failures_at_once = tolerated
+    links_at_once = 3 * tolerated if random.random() < 0.2 else tolerated
+    if choice.setting is not None:
+        failures_at_once = choice.setting.elements_at_once
+        links_at_once = choice.setting.links_at_once
+    may_host = choice.definition.homes(topology)
+    homes = [random.choice(may_host) for _ in range(random.randrange(2, 5))]
+    publishers = [f"p{place}-{home}" for place, home in enumerate(homes)]
+    draft = Draft(
+        random,
+        topology,
+        graph_of(topology, choice.definition.kind),
+        may_host,
+        adversarial,
+        flaps,
+        minutes,
+        tolerated,
+        failures_at_once,
+        links_at_once,
+        keeps_old_messages,
+        publishers,
+        clients=dict.fromkeys(publishers, 0),
+    )
+    for _ in range(random.randrange(1, 5)):
+        subscribe(draft, 0)
+    return draft
+
+
+def _draw_trouble(
+    choice: _SeedChoice, draft: Draft, heal: int, end: int, linger_ns: int
+) -> tuple[list[Move], tuple[tuple[str, int], ...]]:
+    """Draw absences, partitions and restored disks; also return the consumers."""
+    promises, setting = choice.definition.promises, choice.setting
+    trouble: list[Move] = []
+    if promises.exactly_once and not choice.simple:
+        clients = choice.random("clients")
+        trouble += draw_groups(clients, draft, end)
+        trouble += draw_lost_memories(clients, draft, heal, linger_ns)
+        if choice.faults:
+            trouble += draw_absences(clients, draft, heal, linger_ns)
+            if setting is None or setting.minutes:
+                trouble += draw_partitions(choice.random("partitions"), draft, heal)
+    consumers: tuple[tuple[str, int], ...] = ()
+    if promises.keeps_committed and not draft.hours:
+        requests, consumers = draw_consumers(choice.random("consumers"), draft, heal)
+        trouble += requests
+        if choice.faults:
+            absences = choice.random("short absences")
+            trouble += draw_short_absences(absences, draft, consumers, heal)
+    return trouble, consumers
+
+
+def _draw_others(
+    choice: _SeedChoice,
+    draft: Draft,
+    heal: int,
+    end: int,
+    mobility: Iterable[Move],
+    parameters: Any,
+) -> list[Move]:
+    """Draw disks, ends of subscriptions, moves to other brokers, roles, slow brokers, newcomers."""
+    seed, planning, faults = choice.seed, choice.planning, choice.faults
+    protocol = choice.definition.name
+    lost = draw_lost(choice.random("lost"), planning, draft, heal) if faults else []
+    restored = choice.random("restored")
+    lost_names = [name for move in lost if type(move) is FaultInjection for name in move.on]
+    return [
+        *(draw_restored(restored, planning, draft, heal, simple=choice.simple) if faults else ()),
+        *draw_ends(choice.random("ends"), draft, end),
+        *mobility,
+        *_draw_reattaching(seed, protocol, draft, heal),
+        *(_draw_loss(seed, protocol, draft, heal) if faults else ()),
+        *lost,
+        *draw_roles(choice.random("roles"), planning, draft, heal, lost_names),
+        *(_draw_slowed(seed, planning, draft, heal, parameters) if faults else ()),
+        *draw_newcomers(
+            choice.random("newcomers"),
+            planning,
+            draft,
+            heal,
+            lost_names,
+            clients_roam=choice.definition.promises.leaves_freely,
+        ),
+    ]
+
+
+def _add_to_moves(choice: _SeedChoice, draft: Draft, plan: Plan) -> Plan:
+    """Add moves that depend on other moves: compounds, repeats, policies, alike values."""
+    definition, planning, heal = choice.definition, choice.planning, plan.heal
+    if choice.faults and choice.is_free:
+        leaving = _list_leaving(plan.protocol, draft)
         compounds = draw_compounds(
-            seed, definition_of(protocol), planning, draft, heal, plan.moves, leaving
+            choice.seed, definition, planning, draft, heal, plan.moves, leaving
         )
         if any(type(move) is FaultInjection and move.kind in LINK_KINDS for move in compounds):
             plan = replace(plan, links_at_once=max(2, plan.links_at_once))
         plan = plan.with_moves([*plan.moves, *compounds])
-    if not simple:
-        repeats = draw_repeats(Random(f"repeats {seed}"), plan.moves, heal)
+    if not choice.simple:
+        repeats = draw_repeats(choice.random("repeats"), plan.moves, heal)
         plan = plan.with_moves([*plan.moves, *repeats])
-    if definition_of(protocol).promises.retention_may_change and seed > BEFORE_COMPOUNDS:
-        random = Random(f"policies {seed}")
-        policies = draw_policies(random, planning, draft, heal, parameters.pubends)
+    if definition.promises.retention_may_change and choice.seed > BEFORE_COMPOUNDS:
+        random = choice.random("policies")
+        policies = draw_policies(random, planning, draft, heal, plan.parameters.pubends)
         plan = plan.with_moves([*plan.moves, *policies])
-    plan = plan.with_moves(draw_alike(Random(f"alike {seed}"), plan.moves))
+    plan = plan.with_moves(draw_alike(choice.random("alike"), plan.moves))
     return _expire_moved(plan) if planning.waits_for_publishers else plan
 
 
