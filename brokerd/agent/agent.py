@@ -16,6 +16,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ from brokerd.overlay.topology import nearest
 from brokerd.runtime.control import ControlServer, Handler
 from brokerd.runtime.control_socket import open_control
 from brokerd.runtime.program import Program, read_own_program
+from brokerd.runtime.threads import run_in_thread
 
 WATCHDOG_ROLES: Final[Mapping[str, Role]] = {
     "share-watchdog": run_share_watchdog,
@@ -335,13 +337,13 @@ class Agent:
             chosen = self.paths.resolve_inside(folder)
         return {
             "folder": str(chosen),
-            "files": await trio.to_thread.run_sync(list_files, chosen),
+            "files": await run_in_thread(partial(list_files, chosen)),
         }
 
     async def _disk(self) -> dict[str, Any]:
         configs = {name: each.config for name, each in self._supervisor.processes.items()}
         found = {
-            name: await trio.to_thread.run_sync(disk_bytes_of, config)
+            name: await run_in_thread(partial(disk_bytes_of, config))
             for name, config in configs.items()
         }
         return {"disk_bytes": {name: size for name, size in found.items() if size is not None}}
@@ -355,7 +357,7 @@ class Agent:
             chosen = self.paths.resolve_inside(folder)
         return {
             "folder": str(chosen),
-            "files": await trio.to_thread.run_sync(read_tails, chosen, after, last_bytes),
+            "files": await run_in_thread(partial(read_tails, chosen, after, last_bytes)),
             "utc_offset_s": time.localtime().tm_gmtoff,
             **clock_reading(),
         }

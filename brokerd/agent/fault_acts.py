@@ -20,6 +20,7 @@ from brokerd.agent.supervisor import ManagedProcess, Supervisor
 from brokerd.agent.watchdog import read_heal_time, write_lease
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import DAMAGES, STOPPING_VERBS
+from brokerd.runtime.threads import run_in_thread
 
 CallProcess = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -116,10 +117,8 @@ class FaultActs:
         async with process.starting:
             if process.is_running:
                 raise ControlError("user", f"{process.name} was started meanwhile; kill it first")
-            done = await trio.to_thread.run_sync(
-                corrupt, folder, parameters.get("damage", DAMAGES[0]),
-                parameters.get("file", ALL_FILES), parameters["draw"],
-            )  # fmt: skip
+            damage, file = parameters.get("damage", DAMAGES[0]), parameters.get("file", ALL_FILES)
+            done = await run_in_thread(partial(corrupt, folder, damage, file, parameters["draw"]))
             fault.applied_ns = time.monotonic_ns()
         fault.result = done.to_row()
 
@@ -218,7 +217,7 @@ class FaultActs:
         if fault.verb == "corrupt" and fault.result:  # an adopted fault has none
             folder = self._folder_of(self._supervisor.find(fault.process))
             done = Corruption(**fault.result)
-            is_there = await trio.to_thread.run_sync(done.is_on_disk, folder)
+            is_there = await run_in_thread(partial(done.is_on_disk, folder))
             return {"present": is_there, **fault.result}
         return {"present": fault.is_active}
 
@@ -329,4 +328,4 @@ class FaultActs:
     async def _with_nft(self, act: Callable[[], _T]) -> _T:
         # nft is a child of this process; its status must reach the call that waits for it.
         with self._supervisor.suspend_reaping():
-            return await trio.to_thread.run_sync(act)
+            return await run_in_thread(act)

@@ -16,6 +16,7 @@ import trio
 
 from brokerd.errors import StorageCorrupt
 from brokerd.files import sync_folder
+from brokerd.runtime.threads import run_in_thread
 
 Entry = dict[str, Any]
 
@@ -56,7 +57,7 @@ class Journal:
                 os.fdatasync(self._file)
 
         # Uncancellable: an entry is complete or absent, independent of the request.
-        await trio.to_thread.run_sync(append, limiter=self._limiter)
+        await run_in_thread(append, limiter=self._limiter)
 
     def close(self) -> None:
         os.close(self._file)

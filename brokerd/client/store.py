@@ -11,10 +11,9 @@ import trio
 from brokerd.client.core import ClientCore
 from brokerd.client.restart import restart, state_of
 from brokerd.client.state_encoding import read_kept, write_kept
+from brokerd.runtime.threads import run_in_thread
 
 STORE_LIMIT_BYTES: Final = 1 << 30
-
-in_thread = trio.to_thread.run_sync
 
 
 class Store(Protocol):
@@ -173,7 +172,7 @@ class StateWriter:
     async def _save(self) -> None:
         version = self._core.revision.current
         content = write_kept(state_of(self._core))
-        await in_thread(partial(self._store.save, content), limiter=self._limiter)
+        await run_in_thread(partial(self._store.save, content), limiter=self._limiter)
         self._core.revision.on_saved(version)
         self._listener.on_saved()
         self.look()

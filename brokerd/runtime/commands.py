@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +43,7 @@ from brokerd.runtime.listings import (
 from brokerd.runtime.memory import FreeMemory, private_bytes, resident_bytes
 from brokerd.runtime.probing import PeerProbes
 from brokerd.runtime.program import read_own_program
+from brokerd.runtime.threads import run_in_thread
 from brokerd.sessions.session import SelfDescription
 
 SAMPLE_S: Final = 1.0
@@ -378,7 +380,7 @@ class Commands:
         self._log.record("run_ended", {"run_id": self._log.run_id, "counters": counters})
         self._log.sample(counters)
         ended = self._log.end_run()
-        digests = await trio.to_thread.run_sync(digests_of, ended)
+        digests = await run_in_thread(partial(digests_of, ended))
         return {"t_ns": time.monotonic_ns(), "digests": digests}
 
     async def _drain(self, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -1,21 +1,17 @@
-"""The disk of a broker: a dedicated thread, durable writes of rows, and writes to logs.
+"""The disk of a broker: durable writes of rows, and writes to logs.
 
 Paper: [GD02] §4 (latency consists mostly of logging; so a group shares one write).
 """
 
 import errno
 import os
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import trio
-from trio.lowlevel import Abort, current_task, current_trio_token, reschedule
 
 from brokerd.errors import DiskFailed
 from brokerd.protocols.interface import (
@@ -31,14 +27,13 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.parts.bounds import LogBounds
 from brokerd.runtime.connection import clock_ns
+from brokerd.runtime.threads import DiskThread, run_in_thread
 from brokerd.sessions.link_faults import LinkFaults
 from brokerd.storage.files import describe_failure, is_out_of_descriptors, is_transient
 from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
 from brokerd.storage.log_volume import LogVolume
 from brokerd.storage.meta_store import MetaStore, RowChange
 from brokerd.units import MILLISECOND_NS, SECOND_NS
-
-Result = TypeVar("Result")
 
 ROOM_RETRY_S: Final = 0.1
 _SLICE_S: Final = 0.05
@@ -60,58 +55,6 @@ LAZY_ROWS_NS = 200 * MILLISECOND_NS
 """Time for which commits without a waiter may gather."""
 ROW_BYTES: Final = 4_096
 """Bytes of a disk's quota per row: SQLite writes pages."""
-
-
-class DiskThread:
-    """A thread that carries out calls one after the other, in order of arrival.
-
-    The calls are as with `trio.to_thread.run_sync`, but the thread exists already, and is neither
-    looked up nor returned to a pool. The thread ends with this object.
-    """
-
-    def __init__(self) -> None:
-        self._wanted: SimpleQueue[_PendingCall[Any] | None] = SimpleQueue()
-        self._is_started = False
-
-    async def carry_out(self, call: Callable[[], Result]) -> Result:
-        """Return or raise the result of `call`; not abandoned on cancellation."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if not self._is_started:
-            self._is_started = True
-            Thread(target=_serve, args=(self._wanted,), name="disk", daemon=True).start()
-            weakref.finalize(self, self._wanted.put, None)
-        wanted = _PendingCall(call)
-        self._wanted.put(wanted)
-        await trio.lowlevel.wait_task_rescheduled(lambda _: Abort.FAILED)
-        return wanted.result()
-
-
-class _PendingCall(Generic[Result]):
-    """A call with a task that waits for its result."""
-
-    def __init__(self, call: Callable[[], Result]) -> None:
-        self._call = call
-        self._task, self._token = current_task(), current_trio_token()
-        self._results: list[Result] = []
-        self._error: BaseException | None = None
-
-    def carry_out(self) -> None:
-        try:
-            self._results.append(self._call())
-        except BaseException as error:  # raised in the task that waits
-            self._error = error
-        self._token.run_sync_soon(reschedule, self._task)
-
-    def result(self) -> Result:
-        if self._error is not None:
-            raise self._error
-        return self._results[0]
-
-
-def _serve(calls: "SimpleQueue[_PendingCall[Any] | None]") -> None:
-    while (wanted := calls.get()) is not None:
-        wanted.carry_out()
-        del wanted  # frees the call before the next arrives
 
 
 class DurableWrites:
@@ -237,7 +180,7 @@ class DurableWrites:
         if not self._faults.take_room(size_bytes):
             return False
         try:
-            await trio.to_thread.run_sync(write)
+            await run_in_thread(write)
         except OSError as error:
             if not is_transient(error):
                 raise DiskFailed(describe_failure(error)) from error

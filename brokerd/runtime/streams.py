@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import trio
 
 from brokerd.errors import RemoteProtocolError
+from brokerd.interpreter import NO_PROCESS, has_met_process_limit
 from brokerd.runtime.tls import TlsCredentials, is_loopback, transport_of
 from brokerd.sessions.messages import Farewell, Hello
 
@@ -70,6 +71,10 @@ async def _open_tcp(address: str) -> trio.SocketStream:
         causes = failed.exceptions if isinstance(failed, BaseExceptionGroup) else (failed or error,)
         texts = [_words_of(each) for each in causes if isinstance(each, OSError)]
         raise OSError(", ".join(dict.fromkeys(texts)) or str(error)) from error
+    except RuntimeError as error:  # a thread resolves the host's name
+        if not has_met_process_limit(error):
+            raise
+        raise OSError(NO_PROCESS) from error
 
 
 def _words_of(error: OSError) -> str:

@@ -218,8 +218,23 @@ class LogVolume:
         self._files.sync_folder(self._folder)
 
     def _numbers(self) -> list[int]:
-        names = self._files.names(self._folder)
-        return sorted(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
+        """Return the numbers of the segments.
+
+        Raises:
+            StorageCorrupt: a file is named like a segment, and is none.
+        """
+        numbers = []
+        for name in self._files.names(self._folder):
+            stem = name.removesuffix(".log")
+            if stem == name:
+                continue
+            if not (stem.isascii() and stem.isdigit() and self._path(int(stem)).name == name):
+                raise StorageCorrupt(
+                    f"{self._folder / name}: no name of a segment, as 00000001.log; move the file "
+                    "out of the folder"
+                )
+            numbers.append(int(stem))
+        return sorted(numbers)
 
     def _recover(self, number: int, *, is_first: bool, is_last: bool) -> None:
         path = self._path(number)

@@ -286,6 +286,7 @@ LAYERS = (
             *_BASE,
             *CLIENT_CORE,
             "brokerd.client.state_encoding",
+            "brokerd.runtime.threads",
         ),
         third_party=frozenset({"trio"}),
     ),

@@ -51,7 +51,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         await trio.lowlevel.checkpoint()
         work()
 
-    monkeypatch.setattr("brokerd.client.store.in_thread", run)
+    monkeypatch.setattr("brokerd.client.store.run_in_thread", run)
 
 
 @in_virtual_time

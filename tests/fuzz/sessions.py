@@ -543,6 +543,15 @@ async def look_at_brokers(brokers: Brokers, counts: Counts) -> None:
     await brokers.wait_until_ready()
 
 
+def _lost_links(folder: Path) -> Iterator[str]:
+    """Yield the ends of sessions between brokers, from the brokers' own logs."""
+    for name in BROKERS:
+        for line in (folder / name / "log" / "events.jsonl").read_text().splitlines():
+            found = json.loads(line)
+            if found["event"] == "session_lost" and found["peer"] in BROKERS:
+                yield f"{name}: the session with {found['peer']} ended: {found['reason']}"
+
+
 def encode_every_kind() -> None:
     """Load the messages of all protocols, and make their encoders."""
     random = Random(0)
@@ -580,7 +589,7 @@ async def fuzz(
             first: BaseException = group
             while isinstance(first, BaseExceptionGroup):
                 first = first.exceptions[0]
-            ended = "\n".join(brokers.ended())
+            ended = "\n".join([*brokers.ended(), *_lost_links(folder)])
             raise Fault(f"{first}\n{ended}\n{asdict(counts)}") from None
         await look_at_brokers(brokers, counts)
     return counts

@@ -1,12 +1,15 @@
-"""Tests of the thread that executes disk requests."""
+"""Tests of the threads of processes, of disks above all."""
 
 import gc
+import re
 import threading
 
 import pytest
 import trio
 
-from brokerd.runtime.disk import DiskThread
+from brokerd.interpreter import NO_PROCESS
+from brokerd.runtime.streams import dial_tcp
+from brokerd.runtime.threads import DiskThread, run_in_thread
 from tests.helpers.patience import PATIENCE_S
 
 
@@ -67,3 +70,38 @@ def test_a_call_that_runs_is_waited_for_even_when_cancelled() -> None:
         assert done == ["written"]
 
     trio.run(live)
+
+
+def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(trio.to_thread, "run_sync", refuse)
+    monkeypatch.setattr(trio.socket, "getaddrinfo", refuse)
+
+
+def test_calls_are_carried_out_at_once_while_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuse_threads(monkeypatch)
+    done: list[threading.Thread] = []
+
+    async def live() -> None:
+        thread = DiskThread()
+        for _ in range(2):
+            await thread.carry_out(lambda: done.append(threading.current_thread()))
+            await run_in_thread(lambda: done.append(threading.current_thread()))
+        monkeypatch.undo()
+        await thread.carry_out(lambda: done.append(threading.current_thread()))
+
+    trio.run(live)
+    assert [each is threading.main_thread() for each in done] == [True] * 4 + [False]
+
+
+def test_a_name_that_no_thread_can_resolve_is_a_failed_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuse_threads(monkeypatch)
+    with pytest.raises(OSError, match=re.escape(NO_PROCESS)):
+        trio.run(dial_tcp, "localhost:1")

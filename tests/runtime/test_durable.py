@@ -14,7 +14,8 @@ import trio.testing
 
 from brokerd.errors import BrokerMustEnd
 from brokerd.runtime import disk
-from brokerd.runtime.disk import ROW_BYTES, Disk, DiskThread, DurableWrites
+from brokerd.runtime.disk import ROW_BYTES, Disk, DurableWrites
+from brokerd.runtime.threads import DiskThread
 from brokerd.sessions.link_faults import LinkFaults, read_fault
 from brokerd.storage.sqlite_store import SqliteMetaStore
 from tests.helpers.memory_storage import MemoryMetaStore

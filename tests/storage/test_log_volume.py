@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import tempfile
 import zlib
 from pathlib import Path
@@ -272,6 +273,17 @@ def test_an_only_segment_after_others_is_never_taken_as_empty(tmp_path, size):
             volume.begin(LOGS, recovering=True)
         assert path.stat().st_size == size
     assert continued(folder) == [1]
+
+
+@pytest.mark.parametrize("name", ["00000001 (copy).log", "1.log", "000000002.log", "notes.log"])
+def test_a_file_that_is_named_like_a_segment_is_refused_by_name(tmp_path, name):
+    folder = tmp_path / "log"
+    written(folder, [entry(A, 1)])
+    (folder / name).write_bytes((folder / "00000001.log").read_bytes())
+    with pytest.raises(StorageCorrupt, match=re.escape(f"{folder / name}: no name of a segment")):
+        reopened(folder)
+    (folder / name).unlink()
+    assert indices(folder) == [1]
 
 
 class RecordingFiles(DiskFiles):

@@ -73,7 +73,7 @@ def run_seed(protocol: str, seed: int) -> tuple[list[str], int]:
         work()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("brokerd.client.store.in_thread", at_once)
+        patch.setattr("brokerd.client.store.run_in_thread", at_once)
         patch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
         patch.setattr("trio._core._run._r", random.Random(seed))
         before = random.getstate()
