@@ -264,6 +264,7 @@ LAYERS = (
                 "brokerd.model",
                 "brokerd.client.access_broker",
                 "brokerd.client.application",
+                "brokerd.client.arguments",
                 "brokerd.client.broker_choice",
                 "brokerd.client.broker_connection",
                 "brokerd.client.inbox",
