@@ -84,7 +84,7 @@ class Publication:
 class SinglePublications(Protocol):
     """A client that returns one publication after the other."""
 
-    async def receive_one(self) -> Publication:
+    async def receive_one(self, at_once: int) -> Publication:
         """Return the next publication."""
         ...
 
@@ -92,14 +92,15 @@ class SinglePublications(Protocol):
 class PublicationIterator:
     """An iterator over the single publications of a client; each one is returned once."""
 
-    def __init__(self, client: SinglePublications) -> None:
+    def __init__(self, client: SinglePublications, at_once: int) -> None:
         self._client = client
+        self._at_once = at_once
 
     def __aiter__(self) -> "PublicationIterator":
         return self
 
     async def __anext__(self) -> Publication:
-        return await self._client.receive_one()
+        return await self._client.receive_one(self._at_once)
 
 
 def publications_of(deliveries: Deliveries) -> Iterator[Publication]:

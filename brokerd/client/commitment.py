@@ -174,7 +174,7 @@ class Commitment:
     def deliver_part(self, part: ArrivalPart) -> None:
         """Record that this part, and all arrivals before, are about to be delivered."""
         self.deliver(part.serial - 1)
-        entry = next(each for each in self._untaken if each.serial == part.serial)
+        entry = self._entry_of(part)
         self._partial_serial = part.serial
         place = _place_in(entry, part.source, part.last)
         for number in part.subscriptions:
@@ -182,6 +182,20 @@ class Commitment:
                 _raise_to(self._delivered, (number, entry.stream), place)
                 if entry.placed is not None:
                     _raise_to(self._delivered_origins, (number, part.source), part.last)
+
+    def retract_delivery(self, part: ArrivalPart) -> None:
+        """Record that no publication of an arrival behind this part was delivered after all."""
+        entry = self._entry_of(part)
+        place = _place_in(entry, part.source, part.last)
+        for number in part.subscriptions:
+            if number in self._wanted:
+                self._delivered[number, entry.stream] = place
+                if entry.placed is not None:
+                    self._delivered_origins[number, part.source] = part.last
+        self._revision.current += 1
+
+    def _entry_of(self, part: ArrivalPart) -> Untaken:
+        return next(each for each in self._untaken if each.serial == part.serial)
 
     def _record_delivered(self, entry: Untaken) -> None:
         for number in entry.subscriptions:

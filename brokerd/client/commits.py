@@ -39,6 +39,9 @@ class CommitPolicy(Protocol):
     def deliver_part(self, part: ArrivalPart) -> None:
         """Record that this part of an arrival is about to be delivered."""
 
+    def retract_delivery(self, part: ArrivalPart) -> None:
+        """Record that no publication of an arrival behind this part was delivered after all."""
+
     def take(self, serial: int, numbers: Iterable[int]) -> None:
         """Record that the application has received all arrivals up to this serial.
 
@@ -77,6 +80,10 @@ class AutomaticCommits:
         if self._records_deliveries:
             self._commitment.deliver_part(part)
 
+    def retract_delivery(self, part: ArrivalPart) -> None:
+        if self._records_deliveries:
+            self._commitment.retract_delivery(part)
+
     def take(self, serial: int, numbers: Iterable[int]) -> None:
         self._commitment.take(serial)
 
@@ -109,6 +116,9 @@ class ExplicitCommits:
     def deliver_part(self, part: ArrivalPart) -> None:
         self._commitment.deliver_part(part)
 
+    def retract_delivery(self, part: ArrivalPart) -> None:
+        self._commitment.retract_delivery(part)
+
     def take(self, serial: int, numbers: Iterable[int]) -> None:
         _take_announcements(self._commitment, serial, numbers)
 
@@ -139,6 +149,9 @@ class TransactionalCommits:
         self._commitment.deliver(serial)
 
     def deliver_part(self, part: ArrivalPart) -> None:
+        raise AssertionError(f"{part}: a transaction receives whole arrivals")
+
+    def retract_delivery(self, part: ArrivalPart) -> None:
         raise AssertionError(f"{part}: a transaction receives whole arrivals")
 
     def take(self, serial: int, numbers: Iterable[int]) -> None:

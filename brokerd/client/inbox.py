@@ -34,7 +34,7 @@ class Inbox:
         self._taking: tuple[BrokerConnection, int] | None = None
         self._parts: list[tuple[BrokerConnection, ArrivalPart]] = []
         self._open: Iterator[Publication] | None = None
-        self._returned = 0
+        self._returned = self._recorded = 0
         self._closed = False
 
     def __bool__(self) -> bool:
@@ -73,23 +73,29 @@ class Inbox:
                 self.announce(event)
         return taken
 
-    def take_publication(self) -> Publication:
+    def take_publication(self, at_once: int = 1) -> Publication:
         """Return the next publication; the inbox must not be empty, and begin with a run.
 
         A run counts as taken when its last publication is.
+
+        Args:
+            at_once: number of publications that are recorded as delivered together.
         """
         line, event = self._events[0]
         assert isinstance(event, Received), f"{event} is no run"
         run = event.deliveries[0]
         if self._open is None:
-            self._open = publications_of(run)
+            self._open, self._recorded = publications_of(run), 0
         publication = next(self._open)
         if publication.sequence == run.run.last:
-            self._open, self._returned = None, 0
+            self._open = None
             self._take_runs(line, event, (run,))
-        else:
-            self._returned = publication.sequence
-            self._take_part(line, event.serial, run, publication.sequence)
+            return publication
+        self._returned = publication.sequence
+        if self._returned > self._recorded:
+            self._recorded = _last_of_next(run, self._returned, at_once)
+            part = _part_of(event, run, self._recorded)
+            line.core.progress.record_partial_delivery(part)
         return publication
 
     def _take_runs(
@@ -105,17 +111,9 @@ class Inbox:
             return
         self._events.appendleft((line, replace(event, deliveries=later)))
         for run in runs:
-            self._take_part(line, event.serial, run, run.run.last)
-
-    def _take_part(
-        self, line: BrokerConnection, serial: int, run: Deliveries, through: int
-    ) -> None:
-        part = ArrivalPart(serial, run.run.source, through, run.subscriptions)
-        line.core.progress.record_partial_delivery(part)
-        last = self._parts[-1][1] if self._parts else None
-        if last is not None and replace(last, last=through) == part:
-            self._parts.pop()
-        self._parts.append((line, part))
+            part = _part_of(event, run, run.run.last)
+            line.core.progress.record_partial_delivery(part)
+            self._parts.append((line, part))
 
     def _close_run(self) -> None:
         """Replace the first run by its publications that were not returned."""
@@ -124,12 +122,13 @@ class Inbox:
         line, event = self._events.popleft()
         assert isinstance(event, Received), f"{event} is no run"
         run, *later = event.deliveries
+        self._parts.append((line, _part_of(event, run, self._returned)))
         rest = run.run.after(self._returned)
         assert rest is not None, f"{self._returned} ends {run.run.sequences}"
         left = replace(event, deliveries=(type(run)(rest, run.subscriptions), *later))
         self.waiting_bytes += _size(left) - _size(event)
         self._events.appendleft((line, left))
-        self._open, self._returned = None, 0
+        self._open = None
 
     @property
     def first(self) -> Arrival:
@@ -171,6 +170,12 @@ class Inbox:
 
     def commit_parts(self) -> None:
         """Commit the taken parts of the first arrival, before the client leaves."""
+        if self._open is not None:
+            line, event = self._events[0]
+            assert isinstance(event, Received), f"{event} is no run"
+            part = _part_of(event, event.deliveries[0], self._returned)
+            line.core.progress.retract_delivery(part)  # of the publications behind it
+            self._parts.append((line, part))
         parts, self._parts = self._parts, []
         for line, part in parts:
             line.core.progress.take_part(part)
@@ -210,6 +215,18 @@ class Inbox:
             return
         for gap in event.gaps:
             self._callbacks.on_gap(gap)
+
+
+def _part_of(event: Received, run: Deliveries, through: int) -> ArrivalPart:
+    return ArrivalPart(event.serial, run.run.source, through, run.subscriptions)
+
+
+def _last_of_next(run: Deliveries, sequence: int, count: int) -> int:
+    """Return the last number of `count` publications of a run, from `sequence` on."""
+    if count == 1:
+        return sequence
+    place = run.run.sequences.index(sequence) + count - 1
+    return run.run.sequences[min(place, len(run.run) - 1)]
 
 
 def _size(event: Arrival) -> int:

@@ -217,6 +217,10 @@ class Progress:
         """
         self._policy.deliver_part(part)
 
+    def retract_delivery(self, part: ArrivalPart) -> None:
+        """Record that no publication of an arrival behind this part was delivered after all."""
+        self._policy.retract_delivery(part)
+
     def take_part(self, part: ArrivalPart) -> None:
         """Record that the application has received a part of an arrival."""
         self._policy.take_part(part)

@@ -186,6 +186,8 @@ class StateWriter:
             OSError: the store has failed.
         """
         version = self._core.revision.current
+        if self._core.revision.is_saved(version):
+            return
         self.look()
         with trio.CancelScope(shield=True):  # deliveries must not be lost by a cancellation
             while not self._core.revision.is_saved(version):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT: Final = "-"
 MOST_COUNT: Final = 10_000_000
+_PART_BYTES: Final = 1 << 16
+_PAUSE_S: Final = 0.05
 
 
 _Pubend = Annotated[
@@ -144,19 +146,20 @@ async def _repeat(
 async def _read_lines() -> "AsyncIterator[tuple[Mapping[str, Scalar], bytes]]":
     import trio
 
-    from pubsubctl.deployment.publication_lines import LONGEST_LINE, read_publication
+    from pubsubctl.deployment.publication_lines import PublicationReader
 
-    number = 0
-    while True:
-        # A thread that waits for a line cannot be stopped, and must not keep the program.
-        line = await trio.to_thread.run_sync(
-            sys.stdin.buffer.readline, LONGEST_LINE + 1, abandon_on_cancel=True
-        )
-        if not line:
-            return
-        number += 1
-        if line.strip():
-            yield read_publication(line, number)
+    reader = PublicationReader()
+    # A thread that waits for input cannot be stopped, and must not keep the program. It would keep
+    # the lock of a buffer, without which Python cannot end in order.
+    read = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer).read
+    part: bytes | None = None
+    while part != b"":
+        part = await trio.to_thread.run_sync(read, _PART_BYTES, abandon_on_cancel=True)
+        if part is None:  # another program has made the input non-blocking
+            await trio.sleep(_PAUSE_S)
+            continue
+        for publication in reader.read(part):
+            yield publication
 
 
 @dataclass

@@ -7,7 +7,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.client.application import Publication
@@ -75,6 +75,36 @@ def read_publication(line: bytes, number: int) -> tuple[dict[str, Scalar], bytes
         raise UserError(f"standard input, line {number}: not UTF-8 (byte {error.start})") from None
     except ValueError as error:
         raise UserError(f"standard input, line {number}: {error}") from None
+
+
+class PublicationReader:
+    """A reader of publications, a line of JSON each, from parts of any size."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size_bytes = 0
+        self._number = 0
+
+    def read(self, part: bytes) -> Iterator[tuple[dict[str, Scalar], bytes]]:
+        """Yield the publications in the lines that end in a part; b"" ends the last line.
+
+        Raises:
+            UserError: see `read_publication`.
+        """
+        *ends, rest = part.split(b"\n")
+        for end in ends:
+            yield from self._end_line(end)
+        self._pieces.append(rest)
+        self._size_bytes += len(rest)
+        if not part or self._size_bytes > LONGEST_LINE:
+            yield from self._end_line(b"")
+
+    def _end_line(self, end: bytes) -> Iterator[tuple[dict[str, Scalar], bytes]]:
+        line = b"".join((*self._pieces, end))
+        self._pieces, self._size_bytes = [], 0
+        self._number += 1
+        if len(line) > LONGEST_LINE or line.strip():
+            yield read_publication(line, self._number)
 
 
 def _payload_of(content: Mapping[str, Any]) -> bytes:

@@ -27,6 +27,7 @@ class World:
         progress = SimpleNamespace(
             record_delivery=lambda serial: None,
             record_partial_delivery=lambda part: None,
+            retract_delivery=lambda part: None,
             take=self.taken.append,
         )
         core = SimpleNamespace(progress=progress)

@@ -8,7 +8,9 @@ from typing import Final
 
 import pytest
 
+from brokerd.client.events import GapAnnounced
 from brokerd.model.identity import SourceId
+from brokerd.model.losses import STATE_LOST
 from brokerd.protocols.registry import DEFINITIONS
 from tests.helpers.user_programs.history import History, Published, Receipt, SubscriptionRecord
 from tests.helpers.user_programs.judge import judge
@@ -29,6 +31,7 @@ def test_a_random_program_receives_each_publication_once(protocol: str) -> None:
 
 
 SOURCE: Final = SourceId(0, 0, 1)
+GAP: Final = GapAnnounced(1, SOURCE, 2, 2, STATE_LOST)
 
 
 def lives_of(count: int) -> tuple[History, SubscriptionRecord]:
@@ -36,7 +39,7 @@ def lives_of(count: int) -> tuple[History, SubscriptionRecord]:
     history, record = History(calls=count), SubscriptionRecord("true", started=0)
     for number in range(count):
         attributes = {"kind": "a", "n": number, "v": 1}
-        published = Published(attributes, number + 1, 9, "published", number + 1)
+        published = Published(attributes, number + 1, 9, "published", number + 1, SOURCE)
         history.published[f"p-{number}"] = published
         record.receipts.append(
             Receipt(f"p-{number}", SOURCE, number + 1, dict(attributes), 9, False, 0, 1)
@@ -56,7 +59,7 @@ MISTAKES: Final = {
         replace(record.receipts.pop(), size_bytes=8)
     ),
     "no match": lambda history, record: setattr(record, "predicate", "v = '1' or v = ''"),
-    "gap": lambda history, record: record.gaps.append("1 to 2"),
+    "gap": lambda history, record: record.gaps.append(GAP),
     "after the end": lambda history, record: (
         record.end({0: 1}),
         record.add(replace(record.receipts.pop(), call=2)),
@@ -71,3 +74,14 @@ def test_a_mistake_in_a_program_is_found(mistake: str | None) -> None:
         MISTAKES[mistake](history, record)
     found = judge(record, history, by_kind=False, may_repeat=False, may_lose=False)
     assert any(mistake in text for text in found) if mistake else not found
+
+
+@pytest.mark.parametrize("missing, is_covered", [(1, True), (2, False)])
+def test_a_gap_stands_for_the_publications_in_it_alone(missing: int, is_covered: bool) -> None:
+    history, record = lives_of(3)
+    record.gaps.append(GAP)
+    del record.receipts[missing]
+    found = judge(
+        record, history, by_kind=False, may_repeat=False, may_lose=False, may_have_gaps=True
+    )
+    assert (not found) == is_covered

@@ -21,6 +21,9 @@ from tests.helpers.memory_log import MemoryLog
 from tests.helpers.memory_storage import MemoryMetaStore
 
 _WALL_NS = 10**18
+_STEP = 4_096
+"""Incarnations that are left out when a loss is accepted."""
+_ACCEPTED = 1_000_000
 
 
 class ImmediateDisk:
@@ -74,6 +77,14 @@ class MemoryBroker:
         self._logs: dict[str, MemoryLog] = {}
         self._session = session or SessionParameters()
         self._credentials = credentials
+        self._lineage = 0
+
+    def lose_disk(self) -> None:
+        """Lose all durable state between two runs; the operator accepts the loss."""
+        incarnation = self._store.begin("d").incarnation + _STEP
+        self._store = MemoryMetaStore(incarnation, "d")
+        self._logs = {}
+        self._lineage = _ACCEPTED + incarnation
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         number = self._topology.number_of(self.name)
@@ -111,8 +122,9 @@ class MemoryBroker:
             ends = {name: log.ends for name, log in self._logs.items()}
             wall_ns = _WALL_NS + round(trio.current_time() * SECOND_NS)
             started = Started(
-                beginning.incarnation, beginning.recovering, beginning.rows, ends, wall_ns
-            )
+                beginning.incarnation, beginning.recovering, beginning.rows, ends, wall_ns,
+                self._lineage,
+            )  # fmt: skip
             self.driver.post([started])
             task_status.started()
 

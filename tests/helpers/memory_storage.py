@@ -191,9 +191,9 @@ class MemoryFiles:
 class MemoryMetaStore:
     """A store of rows for the life of the object; values pass the same encoding."""
 
-    def __init__(self) -> None:
-        self._incarnation = 0
-        self._deployment_id = ""
+    def __init__(self, incarnation: int = 0, deployment_id: str = "") -> None:
+        self._incarnation = incarnation
+        self._deployment_id = deployment_id
         self._rows: Tables = {}
         self.commits = 0
 

@@ -1,7 +1,9 @@
 """Tests of publications as lines: the output of `subscribe` and the input of `publish`."""
 
 import contextlib
+import io
 import json
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,10 +19,12 @@ from brokerd.config import SessionParameters
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.runtime.streams import dial_tcp
+from pubsubctl.commands.publish import _read_lines
 from pubsubctl.commands.subscribe import _Subscribing
 from pubsubctl.deployment.client_access import FailedAttempts
 from pubsubctl.deployment.publication_lines import (
     LONGEST_LINE,
+    PublicationReader,
     attributes_of,
     delivery_to_mapping,
     describe_delivery,
@@ -101,6 +105,62 @@ def test_a_word_is_a_topic_and_everything_else_names_attributes() -> None:
         attributes_of(" ")
     with pytest.raises(UserError, match="64"):
         attributes_of(",".join(f"a{number}=1" for number in range(65)))
+
+
+LINES = (
+    b'{"attributes": {"a": 1}}\n\n \n{"attributes": {"a": 2}, "payload": "x"}\r\n{"attributes": {}}'
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 25, 1_000])
+def test_lines_are_read_from_parts_of_any_size(size: int) -> None:
+    for text in (LINES, LINES + b"\n"):
+        reader = PublicationReader()
+        parts = [text[start : start + size] for start in range(0, len(text), size)]
+        found = [each for part in (*parts, b"") for each in reader.read(part)]
+        assert found == [({"a": 1}, b""), ({"a": 2}, b"x"), ({}, b"")]
+
+
+def test_a_mistake_in_a_part_is_named_by_its_line() -> None:
+    reader = PublicationReader()
+    for part, fault in ((LINES + b"}\n", "line 5: no JSON"), (b"\n3\n", "line 7: 3; a JSON")):
+        with pytest.raises(UserError, match=fault):
+            [*reader.read(part)]
+    with pytest.raises(UserError, match="line 8: more than"):
+        [*reader.read(b" " * (LONGEST_LINE + 1))]
+
+
+class SharedInput(io.RawIOBase):
+    """An input that refuses a reader that keeps the lock of the buffer meanwhile."""
+
+    def __init__(self) -> None:
+        self.buffer = io.BufferedReader(self)
+        self._reads = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int | None:
+        self._reads += 1
+        if self._reads == 1:
+            self.buffer.peek()  # RuntimeError: a reentrant call
+        if self._reads == 2:
+            return None  # nothing has arrived yet
+        target[: len(LINES)] = LINES
+        return len(LINES) if self._reads == 3 else 0
+
+
+def test_standard_input_is_read_without_the_lock_of_its_buffer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python aborts at its end if a thread that cannot be stopped has the lock."""
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=SharedInput().buffer))
+    monkeypatch.setattr("pubsubctl.commands.publish._PAUSE_S", 0)
+
+    async def read() -> int:
+        return len([each async for each in _read_lines()])
+
+    assert trio.run(read) == 3
 
 
 @pytest.mark.parametrize(

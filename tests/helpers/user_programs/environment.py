@@ -18,6 +18,8 @@ PARAMETERS: Final[dict[str, list[dict[str, Any]]]] = {
     "durable": [{}, {"pubends": 1}, {"pubends": 2}],
     "multi_proxy": [{"topic_attribute": "kind"}],
 }
+ACCEPTS_LOSS: Final = ("durable", "ges_reliable", "gryphon")
+"""Protocols in which a broker may lose its disk; gaps stand for all lost publications."""
 LOSSY: Final = ("best_effort", "ges")
 """Protocols that may lose publications when something fails."""
 
@@ -49,7 +51,11 @@ class MemoryStore:
 
 
 class Brokers:
-    """Three brokers that end and return, unless the program is calm."""
+    """Three brokers that end and return, unless the program is calm.
+
+    Attributes:
+        loses_disk: brokers lose their disks, once.
+    """
 
     def __init__(
         self, protocol: str, choices: random.Random, nursery: trio.Nursery, history: History
@@ -57,6 +63,7 @@ class Brokers:
         self.net = MemoryNet()
         self.is_calm = choices.random() < 0.3
         self.is_over = False
+        self.loses_disk = not self.is_calm and protocol in ACCEPTS_LOSS and choices.random() < 0.3
         self.parameters = choices.choice(PARAMETERS.get(protocol, [{}]))
         self._choices = choices
         self._nursery = nursery
@@ -66,6 +73,7 @@ class Brokers:
             name: MemoryBroker(self.net, topology, name, protocol) for name in topology.brokers
         }
         self._scopes: dict[str, trio.CancelScope] = {}
+        self._has_lost = False
 
     async def start_all(self) -> None:
         for name in self._brokers:
@@ -79,6 +87,9 @@ class Brokers:
             name = self._choices.choice([*self._brokers])
             self._scopes[name].cancel()
             self.net.listeners.pop(name)
+            if self.loses_disk and not self._has_lost and self._choices.random() < 0.3:
+                self._has_lost = True
+                self._brokers[name].lose_disk()
             await trio.sleep(self._choices.choice((0.01, 1, 4)))
             await self._nursery.start(self._run, name)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from brokerd.client.application import Publication, publications_of
+from brokerd.client.events import GapAnnounced
 from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import Scalar
@@ -24,6 +25,7 @@ class Published:
         call: number of the publish call.
         size_bytes: size of the payload, which begins with the name.
         sequence: number that the client returned; 0 without.
+        source: the client's source; None if it was not known at the end of its process.
     """
 
     attributes: Attributes
@@ -31,6 +33,7 @@ class Published:
     size_bytes: int
     fate: Fate = "calling"
     sequence: int = 0
+    source: SourceId | None = None
 
 
 @dataclass
@@ -85,7 +88,7 @@ class SubscriptionRecord:
     started: int | None = None
     ended: dict[int, int] | None = None
     receipts: list[Receipt] = field(default_factory=list)
-    gaps: list[object] = field(default_factory=list)
+    gaps: list[GapAnnounced] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
     def end(self, calls: dict[int, int]) -> None:

@@ -53,6 +53,7 @@ async def run_program(protocol: str, seed: int) -> tuple[list[str], int]:
             history,
             by_kind=protocol == "multi_proxy",
             may_repeat=each.mode not in ("plain", "own"),
+            may_have_gaps=brokers.loses_disk,
             may_lose=protocol in LOSSY and history.is_disturbed,
         )
     ]

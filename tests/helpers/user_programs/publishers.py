@@ -77,9 +77,11 @@ class Publisher:
                         await trio.sleep(choose((0.01, 0.5, 3)))
                         publishing.cancel_scope.cancel()
                 nursery.cancel_scope.cancel()
+            self._note_source(client)
             if is_last:
                 with trio.fail_after(FLUSH_S):
                     await patiently(choose((client.flush, client.detach)))
+                self._note_source(client)
                 self._unacknowledged.clear()
             elif choose((True, False)):
                 raise _Crash
@@ -134,7 +136,13 @@ class Publisher:
         self._end(names, "published")
         for offset, name in enumerate(names):
             history.published[name].sequence = number + offset
+            history.published[name].source = client.source
         self._unacknowledged += names
+
+    def _note_source(self, client: Client) -> None:
+        for name in self._unacknowledged:
+            published = self._history.published[name]
+            published.source = published.source or client.source
 
     def _end(self, names: list[str], fate: Any) -> None:
         for name in names:
