@@ -69,9 +69,17 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
+def _text_of(error: BaseException) -> str:
+    """Return the text of an exception; "" if it fails, as Spark's do after the end of Java."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def _reportable(error: BaseException) -> PubsubctlError | None:
     """Return the error as an error of ours, or None for a bug."""
-    lines = str(error).splitlines() or [type(error).__name__]
+    lines = _text_of(error).splitlines() or [type(error).__name__]
     if isinstance(error, PubsubctlError):
         return error
     if isinstance(error, ConfigError):
@@ -248,7 +256,7 @@ def _internal(call: Invocation, error: BaseException) -> PubsubctlError:
     content = text.encode(errors="backslashreplace")
     path = _save_report(name, content)
     leaf = next(_leaves(error))
-    text = f"{type(leaf).__name__}: {leaf}".splitlines()[0]
+    text = f"{type(leaf).__name__}: {_text_of(leaf)}".splitlines()[0]
     if path is None:
         return _Internal(
             f"internal error: {text}", "this is a bug in pubsubctl; no report of it can be written"

@@ -102,6 +102,11 @@ def duration_text(microseconds: float) -> str:
     raise AssertionError(microseconds)
 
 
+def literal(text: str) -> str:
+    """Return a text of the user for a figure; text between dollar signs would be a formula."""
+    return text.replace("$", r"\$")
+
+
 def duration_axis(axes: Axes, lowest_us: float, highest_us: float) -> None:
     """Set a logarithmic axis of durations with a few round labels."""
     axes.set_yscale("log")

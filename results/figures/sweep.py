@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from results.figures.drawing import Drawing, Metric, house_style, plain_log_ticks
+from results.figures.style import literal
 from results.repetitions.numbers import NUMBERS, Number, beyond
 from results.repetitions.series_files import SUMMARY, differences
 from results.repetitions.series_runs import KIND, read_points
@@ -109,7 +110,8 @@ def draw(
         empty.set_visible(False)
     if len(lines) > 1:
         handles, labels = picture.axes[0].get_legend_handles_labels()
-        picture.legend(handles, labels, loc="outside upper left", ncols=min(4, len(lines)))
+        texts = [literal(label) for label in labels]
+        picture.legend(handles, texts, loc="outside upper left", ncols=min(4, len(lines)))
     return Drawing(
         figure=picture,
         columns=("point", *(axis["key"] for axis in axes), "number", "mean", "low", "high", "runs"),
@@ -270,7 +272,7 @@ def _scale_x(axes: "Axes", x: Mapping[str, Any]) -> None:
     if _is_log(x):
         axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator([*places]))
-    axes.xaxis.set_major_formatter(FixedFormatter([str(value) for value in x["values"]]))
+    axes.xaxis.set_major_formatter(FixedFormatter([literal(str(value)) for value in x["values"]]))
     axes.xaxis.set_minor_locator(NullLocator())
     if sum(len(str(value)) for value in x["values"]) > _LEGIBLE:
         axes.tick_params(axis="x", labelrotation=90)

@@ -32,6 +32,7 @@ from results.figures.style import (
     footer,
     label_below_axis,
     legend,
+    literal,
     new_figure,
     title,
 )
@@ -303,7 +304,7 @@ def name_row(axes: Axes, subscription: Mapping[str, Any], width: Width) -> None:
     if len(predicate) > longest:
         predicate = predicate[: longest - 1] + "…"
     axes.annotate(
-        predicate, (1, 0), xycoords=name, xytext=(7, 0), textcoords="offset points",
+        literal(predicate), (1, 0), xycoords=name, xytext=(7, 0), textcoords="offset points",
         fontsize=7.5, va="bottom", color=MUTED, annotation_clip=False,
     )  # fmt: skip
 

@@ -26,6 +26,7 @@ from results.figures.style import (
     WIDTHS_INCHES,
     Width,
     footer,
+    literal,
     new_figure,
     run_style,
     title,
@@ -346,7 +347,7 @@ def _name_above(
         left, top = x, y - size / 2 - 0.03
     for number, (words, ink) in enumerate(lines):
         axes.text(
-            left, top - NOTE_INCHES * number, words, fontsize=6.5, color=ink,
+            left, top - NOTE_INCHES * number, literal(words), fontsize=6.5, color=ink,
             ha="left" if is_leaf else "center", va="top", zorder=6,
             bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.85},
         )  # fmt: skip

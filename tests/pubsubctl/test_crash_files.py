@@ -67,6 +67,22 @@ def test_a_lack_of_memory_is_no_bug(error: Exception) -> None:
     assert (found.exit_status, "ulimit -v" in str(found)) == (4, True)
 
 
+def test_an_error_without_a_text_has_a_crash_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's errors read their texts from Java, which has ended by then."""
+
+    class OfSpark(Exception):
+        def __str__(self) -> str:
+            raise AssertionError("Java has ended")
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (found,) = errors_of(Invocation(), OfSpark())
+    assert str(found).startswith("internal error: OfSpark")
+    (path,) = tmp_path.rglob("crash-*.txt")
+    assert "OfSpark" in path.read_text()
+
+
 @pytest.mark.parametrize(
     "error",
     [

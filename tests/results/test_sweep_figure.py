@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from results.figures.drawing import Drawing
+from results.figures.style import literal
 from results.figures.sweep import Line, draw, lines_of, series_sweep, zones_of
 from results.repetitions.numbers import beyond, check_bounds
 from results.repetitions.spread import spread_of
@@ -184,3 +185,12 @@ def test_a_folder_without_a_usable_sweep_is_refused(tmp_path: Path) -> None:
         series_sweep(None, folder({"kind": "series", "state": "running"}))
     with pytest.raises(ResultsError, match="nothing was varied"):
         series_sweep(None, folder({"kind": "series", "state": "complete"}))
+
+
+def test_a_text_between_dollar_signs_is_no_formula() -> None:
+    """The figure failed for one filter, and showed another without its dollar signs."""
+    from matplotlib.cbook import is_math_text
+
+    for text in ("a = '$x^^y$'", "a = '$A' or a = '$B'", "a > 1"):
+        assert not is_math_text(literal(text))
+        assert literal(text).replace(r"\$", "$") == text
