@@ -94,25 +94,25 @@ def test_a_run_without_deliveries_before_the_faults_measures_no_recovery(tmp_pat
 
 
 def write_any_run(raw: Path, random: Random, edges: tuple[int, ...]) -> None:
-    """Write four seconds of a run with rows of all kinds, some at an edge of the trigger."""
+    """Write three seconds of a run with rows of all kinds, some at an edge of the trigger."""
     folder = raw / "h" / "load"
     folder.mkdir(parents=True)
     publications = RecordWriter(folder, PUBLICATIONS, "run")
     deliveries = RecordWriter(folder, DELIVERIES, "run")
     slow_ms = random.choice((1, 3, 30))
-    for number in range(1, 401):
-        at = ORIGIN_NS + (number - 1) * 10 * MS
+    for number in range(1, 1_001):
+        at = ORIGIN_NS + (number - 1) * 3 * MS
         if random.random() < 0.05:
             at = random.choice(edges) + random.choice((-1, 0, 1))
         intended = 0 if random.random() < 0.03 else at
-        fence = int(number in (1, 400))
+        fence = int(number in (1, 1_000))
         publications.append(PUBLICATIONS.row.pack(number, intended, at, 0, 1, fence))
         for _ in range(random.choice((0, 1, 1, 1, 2))):
             wait = random.choice((1, 2)) * MS
             if edges[1] <= at < edges[2] + random.choice((0, S // 2)):
                 wait *= slow_ms
-            kind, layer = random.choice((DATA, DATA, DATA, DATA, 1, 2)), random.random() < 0.9
-            sequence = random.choice((number, number, number, number, 0, 401))
+            kind, layer = random.choice((*[DATA] * 10, 1, 2)), random.random() < 0.95
+            sequence = random.choice((*[number] * 20, 0, 1_001))
             deliveries.append(
                 DELIVERIES.row.pack(sequence, at + wait, 0, 0, 0, 1, kind, int(layer), 0)
             )
@@ -125,7 +125,7 @@ def test_both_witnesses_find_the_same_recovery_in_rows_of_all_kinds(
     tmp_path: Path, seed: int
 ) -> None:
     random = Random(seed)
-    begin_ns = ORIGIN_NS + random.choice((400, 500, 1_000, 1_500)) * MS
+    begin_ns = ORIGIN_NS + random.choice((400, 500, 600, 1_000)) * MS
     end_ns = begin_ns + random.choice((0, 300, 1_000)) * MS
     to_ns = end_ns + random.choice((400, 500, 600, 1_500)) * MS
     trigger = Trigger(ORIGIN_NS, begin_ns, end_ns, to_ns)
