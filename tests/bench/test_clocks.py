@@ -1,9 +1,12 @@
 """Stories about comparing clocks over a network with arbitrary delays in either direction."""
 
+import json
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import trio
@@ -16,8 +19,10 @@ from bench.run.clocks import (
     clock_rows,
     compute_lead_ns,
     estimate,
+    record_clocks,
     sample,
 )
+from brokerd.errors import ControlError
 
 MS, US = 1_000_000, 1_000
 SECOND = 1_000_000_000
@@ -97,6 +102,7 @@ def test_between_two_hosts_errors_add_up() -> None:
     own = Estimate(t_ns=1_000, offset_ns=-200, drift_ppb=0.0, rtt_min_ns=60, err_ns=30, n=8)
     found = between(host, own)
     assert (found.offset_ns, found.err_ns, found.t_ns, found.n) == (700, 70, 800, 8)
+    assert found.rtt_min_ns == between(own, host).rtt_min_ns == 80
 
 
 def test_hosts_of_one_machine_agree_whatever_the_round_trips_say() -> None:
@@ -157,3 +163,66 @@ def test_schedules_go_by_the_clients_clock_wherever_they_are_carried_out() -> No
     ]
     assert compute_lead_ns(clocks, "boot1") == {"far": 123, "beside it": 123, "near": 0}
     assert compute_lead_ns(clocks, "boot2") == {"far": 0, "beside it": 0, "near": -3}
+
+
+@pytest.mark.parametrize("quickest", range(3))
+def test_the_drift_follows_from_the_quickest_trip_of_each_eighth(quickest: int) -> None:
+    """Of three trips in each eighth, the two slow ones are late on the way back only."""
+    exchanges = []
+    for number in range(24):
+        at_ns = number * SECOND
+        back_ns = 1_000 if number % 3 == quickest else 900 * MS
+        ahead_ns = at_ns * 40 // 1_000_000  # 40,000 ppb
+        exchanges.append(Exchange(at_ns, at_ns + ahead_ns, at_ns + back_ns))
+    assert estimate(exchanges).drift_ppb == pytest.approx(40_000, abs=100)
+
+
+class Directory:
+    """A run directory in memory, apart from files of lines."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest: dict[str, Any] = {"clock": {}}
+        self.logged: list[str] = []
+
+    def log(self, event: str, **_: object) -> None:
+        self.logged.append(event)
+
+    def phases(self) -> list[str]:
+        file = self.path / "clock.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [json.loads(line)["phase"] for line in lines]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_clocks_that_cannot_be_read_end_a_run_before_its_load_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: Literal["before", "after"]
+) -> None:
+    async def refuse(_agents: object) -> list[HostClock]:
+        raise ControlError("closed", "h1 does not answer")
+
+    monkeypatch.setattr("bench.run.clocks.sample", refuse)
+    directory: Any = Directory(tmp_path)
+    with pytest.raises(ControlError) if when == "before" else nullcontext():
+        assert trio.run(record_clocks, {}, "h1", directory, when) == {}
+    assert directory.logged == ([] if when == "before" else ["clocks_not_sampled"])
+    assert directory.phases() == []
+
+
+def test_rows_of_clocks_are_recorded_twice_and_their_names_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that is started again has another clock after the load."""
+    clock_id = "c1"
+
+    async def read(_agents: object) -> list[HostClock]:
+        found = Estimate(1_000, 500, 0.0, 80, 40, 9)
+        return [HostClock("h1", clock_id, found, True, 1)]
+
+    monkeypatch.setattr("bench.run.clocks.sample", read)
+    directory: Any = Directory(tmp_path)
+    trio.run(record_clocks, {}, "h1", directory, "before")
+    clock_id = "c2"
+    trio.run(record_clocks, {}, "h1", directory, "after")
+    assert directory.phases() == ["before", "after"]
+    assert directory.manifest == {"clock": {"clock_ids": {"h1": "c1"}}}

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from bench.load.records import delivery_rows, publication_rows
 from bench.run.expectations import Expectation
 from bench.run.outcome import measure
 from bench.run.recovery import Recovery, Trigger, trigger_of
-from brokerd.history.records import DELIVERIES, PUBLICATIONS
+from brokerd.history.records import DATA, DELIVERIES, PUBLICATIONS
 from brokerd.history.writer import RecordWriter
 from results.witnesses.recovery import recovery_of_records
 
@@ -90,6 +91,49 @@ def test_latencies_within_the_band_of_before_are_as_before(tmp_path: Path) -> No
 
 def test_a_run_without_deliveries_before_the_faults_measures_no_recovery(tmp_path: Path) -> None:
     assert recovered(tmp_path, lambda at: None if at < 5 else 2) is None
+
+
+def write_any_run(raw: Path, random: Random, edges: tuple[int, ...]) -> None:
+    """Write three seconds of a run with rows of all kinds, some at an edge of the trigger."""
+    folder = raw / "h" / "load"
+    folder.mkdir(parents=True)
+    publications = RecordWriter(folder, PUBLICATIONS, "run")
+    deliveries = RecordWriter(folder, DELIVERIES, "run")
+    slow_ms = random.choice((1, 3, 30))
+    for number in range(1, 1_001):
+        at = ORIGIN_NS + (number - 1) * 3 * MS
+        if random.random() < 0.05:
+            at = random.choice(edges) + random.choice((-1, 0, 1))
+        intended = 0 if random.random() < 0.03 else at
+        fence = int(number in (1, 1_000))
+        publications.append(PUBLICATIONS.row.pack(number, intended, at, 0, 1, fence))
+        for _ in range(random.choice((0, 1, 1, 1, 2))):
+            wait = random.choice((1, 2)) * MS
+            if edges[1] <= at < edges[2] + random.choice((0, S // 2)):
+                wait *= slow_ms
+            kind, layer = random.choice((*[DATA] * 10, 1, 2)), random.random() < 0.95
+            sequence = random.choice((*[number] * 20, 0, 1_001))
+            deliveries.append(
+                DELIVERIES.row.pack(sequence, at + wait, 0, 0, 0, 1, kind, int(layer), 0)
+            )
+    publications.close({"publishers": ["p1/1"], "attribute_sets": [{}, {"fence": "run"}]})
+    deliveries.close({"publishers": ["p1/1"], "subscriptions": ["a/1"], "partitions": []})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_witnesses_find_the_same_recovery_in_rows_of_all_kinds(
+    tmp_path: Path, seed: int
+) -> None:
+    random = Random(seed)
+    begin_ns = ORIGIN_NS + random.choice((400, 500, 600, 1_000)) * MS
+    end_ns = begin_ns + random.choice((0, 300, 1_000)) * MS
+    to_ns = end_ns + random.choice((400, 500, 600, 1_500)) * MS
+    trigger = Trigger(ORIGIN_NS, begin_ns, end_ns, to_ns)
+    edges = ORIGIN_NS, begin_ns, end_ns, to_ns
+    write_any_run(tmp_path, random, edges)
+    found = measure(tmp_path, ORIGIN_NS, to_ns, None, trigger).recovery
+    other = recovery_of_records(tmp_path, edges)
+    assert other == (None if found is None else (found.us, found.is_over))
 
 
 def fault(applied_ns: int | None, healed_ns: int | None = None) -> dict[str, Any]:

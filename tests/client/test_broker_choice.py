@@ -1,6 +1,8 @@
 """Tests of the choice among brokers of a list: order, pauses and exclusions."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +28,64 @@ def test_brokers_are_tried_in_order_with_one_pause_per_round() -> None:
     ]  # fmt: skip
     pauses = [pause_s for _, pause_s in attempts(brokers, 30) if pause_s]
     assert pauses == [0.4, 0.8, 1.6, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0]
+
+
+Act = Callable[[Brokers], Attempt | AllRefused]
+
+
+def draw_act(random: Random) -> Act:
+    """Return a failure or a refusal at the present broker."""
+    may_leave = random.random() < 0.8
+    if random.random() < 0.3:
+        return lambda brokers: brokers.on_refusal("full", may_leave=may_leave)
+    spoken = random.random() < 0.3
+    return lambda brokers: brokers.failed(may_leave=may_leave, spoken=spoken)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_client_that_was_attached_tries_brokers_like_a_new_one(
+    *, seed: int, is_lost: bool
+) -> None:
+    random = Random(seed)
+    addresses = ["a", "b", "c"][: random.choice((1, 2, 3))]
+    used, new = Brokers(addresses), Brokers(addresses)
+    for _ in range(random.randrange(9)):
+        draw_act(random)(used)
+    new.address = used.address
+    if is_lost:
+        assert used.on_lost() == new.on_lost()
+    used.attached()
+    new.attached()
+    for _ in range(12):
+        act = draw_act(random)
+        assert act(used) == act(new)
+        assert used.address == new.address
+
+
+def test_the_pause_begins_anew_after_a_session_of_any_length() -> None:
+    brokers = Brokers(["a"])
+    assert attempts(brokers, 3)[-1] == ("a", 0.4)
+    assert brokers.failed(may_leave=True, spoken=True) == Attempt("a", 0.1)
+    assert attempts(brokers, 1) == [("a", 0.2)]
+
+
+def test_a_client_continues_its_list_behind_the_broker_it_starts_with() -> None:
+    brokers = Brokers(["a", "b", "c"])
+    assert attempts(brokers.starting_with("b"), 3) == [("c", 0), ("a", 0), ("b", 0.1)]
+    assert attempts(brokers.starting_with("x"), 4) == [("a", 0), ("b", 0), ("c", 0), ("x", 0.1)]
+    assert attempts(Brokers(["a"]).starting_with("x"), 2) == [("x", 0.1), ("x", 0.2)]
+
+
+def test_a_redirect_within_the_list_repeats_no_broker() -> None:
+    brokers = Brokers(["a", "b"])
+    assert brokers.on_redirect(["b"], 0.0)
+    assert brokers.on_lost() == Attempt("b", 0.0)
+    assert attempts(brokers, 4) == [("a", 0), ("b", 0.1), ("a", 0), ("b", 0.2)]
+
+
+def test_a_single_broker_that_refuses_is_the_end_without_an_address() -> None:
+    assert Brokers(["a"]).on_refusal("full", may_leave=True) == AllRefused("full")
 
 
 def test_a_single_broker_is_tried_again_after_pauses_that_grow() -> None:

@@ -42,6 +42,16 @@ def test_repeated_observations_are_not_summed() -> None:
     assert (row["absorbed_msgs"], row["absorbed_bytes"]) == (9, 90)
 
 
+def test_each_line_is_announced_once_it_is_recorded() -> None:
+    shown: list[str] = []
+    log = FaultLog(announce=lambda line: shown.append(str(line["stage"])))
+    log.plan(expand(read(ABSORB)), "")
+    for place, stage in enumerate(("requested", "applied", "failed")):
+        log.note("a", stage, place)
+        assert shown == [str(line["stage"]) for line in log.lines]
+    assert shown == ["requested", "applied", "failed"]
+
+
 @pytest.mark.parametrize("order", [*permutations(("applied", "observed", "healed"))])
 def test_a_fault_has_its_farthest_stage_in_whatever_order_stages_are_noted(
     order: tuple[Stage, ...],

@@ -146,6 +146,23 @@ async def test_hidden_streams_are_closed_after_their_fault_or_beyond_the_limit()
     assert impairments.unpark() == []
 
 
+@pytest.mark.parametrize("direction", ["in", "out", "both"])
+@in_virtual_time
+async def test_a_blackhole_in_either_direction_hides_closes_and_stops_new_connections(
+    direction: str,
+) -> None:
+    impairments = impaired("blackhole", PEER, direction)
+    stream = trio.testing.memory_stream_pair()[0]
+    impairments.park(PEER, stream)
+    assert impairments.unpark() == []
+    with trio.move_on_after(60) as waiting:
+        await impairments.wait_passable(PEER)
+    assert waiting.cancelled_caught
+    impairments.faults.heal("f")
+    assert impairments.unpark() == [stream]
+    await impairments.wait_passable(PEER)
+
+
 @in_virtual_time
 async def test_a_connection_over_a_slow_link_takes_both_ways() -> None:
     impairments = impaired("delay", PEER, "out")

@@ -92,6 +92,25 @@ def test_a_topology_change_that_the_protocol_does_not_support_is_refused() -> No
     assert "no broker joins, leaves or changes in a best_effort overlay" in grown.refused()
 
 
+@pytest.mark.parametrize(
+    "topology, protocol",
+    [(chain(3, 1), "best_effort"), (chain(3, 1), "delta_tree"), (hierarchy(4, 2), "ges")],
+)
+def test_a_file_without_a_change_is_read_again_by_every_protocol(
+    topology: Topology, protocol: str
+) -> None:
+    file = File(topology, protocol)
+    assert file.known.reload(unchecked) == []
+
+
+def test_a_joined_broker_without_an_address_is_refused() -> None:
+    file = File(chain(3, 1), "delta_tree")
+    before = dict(file.known.names), dict(file.known.addresses)
+    file.topology = file.topology.with_joined(JoinedBroker("n1", "b3", ""), "t.toml")
+    assert "addresses: none for n1, with whom b2 may have sessions" in file.refused()
+    assert (file.known.names, file.known.addresses) == before
+
+
 def test_a_topology_that_is_no_successor_is_refused() -> None:
     file = File(hierarchy(4, 2).with_role("b2", "0", "t.toml"), "ges_reliable")
     file.topology = hierarchy(4, 2)
