@@ -235,6 +235,8 @@ def nearest(word: object, known: Sequence[str]) -> str:
     close = [name for name in known if name.casefold() == text.casefold()][:1]
     if not close and len(text) > 2:
         close = [name for name in known if name.casefold().startswith(text.casefold())][:1]
+        # `fig9` is the last part of `dft11.fig9`.
+        close = close or [name for name in known if name.casefold().endswith(f".{text.casefold()}")]
     if not close:
         close = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
         if close and len(text) > 4 and not difflib.get_close_matches(text, close, cutoff=0.6):

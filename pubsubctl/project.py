@@ -223,7 +223,8 @@ class Project:
                 place = "this" if path == named else os.path.relpath(path, self._here)
                 raise UserError(f"{kind} {shown(name)}{by}: {place} is {explanation}")
         if "/" in name:
-            raise UserError(f"{kind} {shown(name)}{by}: there is no such file")
+            hint = _nearest_file(named)
+            raise UserError(f"{kind} {shown(name)}{by}: there is no such file{hint}")
         hint = nearest(Path(name).stem, self.names(kind))
         if other := self.kind_of_name(name):
             hint = f"; {shown(name)} names a file of kind {other}"
@@ -253,6 +254,16 @@ class Project:
         packaged = Path(str(resources.files(package))) / inside
         own = self.folder / _FOLDERS[kind]
         return [own] if own.resolve() == packaged.resolve() else [own, packaged]
+
+
+def _nearest_file(path: Path) -> str:
+    """Return a hint at a file of a similar name in the same folder; "" without one."""
+    try:
+        names = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file())
+    except OSError:
+        return ""
+    hint = nearest(path.name, names)
+    return hint if "did you mean" in hint else ""
 
 
 def _explain_no_file(path: Path) -> str:

@@ -1,10 +1,10 @@
-"""Tests of TOML documents that are too deep, too large, or have numbers out of bounds."""
+"""Tests of TOML documents that are too deep or too large, and of suggested names."""
 
 from pathlib import Path
 
 import pytest
 
-from brokerd.text import DEEPEST, LARGEST_TOML, parse_toml
+from brokerd.text import DEEPEST, LARGEST_TOML, nearest, parse_toml
 from pubsubctl.hosts.files import load_toml
 
 
@@ -44,3 +44,9 @@ def test_a_key_in_the_text_of_a_string_has_no_line(tmp_path: Path) -> None:
         lines = load_toml(path)
         places = (("note",), ("short",), ("hosts",), ("hosts", "name"))
         assert [lines.line_of(place) for place in places] == [2, 6, 7, 8]
+
+
+def test_a_name_is_suggested_by_its_last_part() -> None:
+    known = ["gd02.fig6", "dft11.fig9", "fig9.old"]
+    assert nearest("FIG6", known) == "; did you mean 'gd02.fig6'?"
+    assert nearest("fig9", known) == "; did you mean 'fig9.old'?", "a beginning is more"

@@ -26,6 +26,7 @@ from typing import Any, Final
 from bench.load.splitmix import splitmix64
 from bench.run.run_directory import (
     RunDirectory,
+    is_written,
     json_text,
     machine_facts,
     new_run_directory,
@@ -53,6 +54,12 @@ def digest_of(plan: Mapping[str, Any]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
+class FolderInUse(Exception):
+    """Unfinished work in a folder that another process of this machine carries out."""
+
+    exit_status = 4
+
+
 def find_unfinished(
     runs: Path, name: str, kind: str, digest: str, hosts: Hosts
 ) -> RunDirectory | None:
@@ -65,6 +72,7 @@ def find_unfinished(
 
     Raises:
         ConfigError: the work began on other hosts, so that its runs are not comparable.
+        FolderInUse: the command that began the work has not ended.
     """
     for path in sorted((runs / name).glob("[0-9]*Z-*")):
         manifest = manifest_in(path)
@@ -72,6 +80,8 @@ def find_unfinished(
             continue
         if manifest.get("plan_digest") == digest:
             _refuse_other_hosts(path, manifest, hosts)
+            if is_written(path):
+                raise FolderInUse(f"{path}: another command carries out its runs; wait for its end")
             directory = RunDirectory(path)
             directory.manifest = manifest
             directory.log("resumed")

@@ -327,7 +327,7 @@ class Injector:
                 ended_ns = await self._progress[step.ended_by].wait("applied")
             nursery.cancel_scope.cancel()
         if not progress.is_active:
-            raise MissingEffect("its lease ran out before it was to end")
+            raise MissingEffect("it ended before its time: by `heal`, or because its lease ran out")
         if ended_ns is not None:
             await self._die_with_target(progress, ended_ns)
         elif await self._heal(progress, "schedule"):

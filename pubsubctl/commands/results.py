@@ -423,7 +423,7 @@ def reproduce(
     call = invocation(context)
     call.refuse_dry_run("results reproduce")
     if level not in LEVELS:
-        raise UserError(f"--level = {shown(level)}{nearest(level, LEVELS)}; {', '.join(LEVELS)}")
+        raise UserError(f"--level = {shown(level)}{nearest(level, LEVELS)}")
     if digest and not re.fullmatch(r"(sha256:)?[0-9a-f]{64}", digest):
         raise UserError(f"--digest = {shown(digest)}: sha256: and 64 hexadecimal digits")
     if output is not None:

@@ -180,12 +180,17 @@ def compare(
 def judge_again(judged: JudgedRun, run: Path, capsule: Capsule) -> Row:
     """Return the verdict on a new run.
 
-    A run that cannot be judged proves nothing about the old run.
+    A run that cannot be judged proves nothing about the other run.
     """
     recorded, now = str(capsule.read_record(run)["verdict"]), judged.verdict
-    is_same = None if now == "UNKNOWN" and recorded != now else recorded == now
-    why = f": {judged.document['because'][0]}" if is_same is None else ""
+    is_same = _agree(recorded, now)
+    why = f": {judged.document['because'][0]}" if is_same is None and now == "UNKNOWN" else ""
     return Row("local", _name(run, capsule), "verdict", recorded, now + why, is_same)
+
+
+def _agree(recorded: str, now: str) -> bool | None:
+    """Compare the verdicts on two runs; None if one of them left open what the other found."""
+    return None if recorded != now and "UNKNOWN" in (recorded, now) else recorded == now
 
 
 def simulate_again(call: Invocation, capsule: Capsule, progress: Progress) -> Iterator[Row]:
@@ -202,7 +207,7 @@ def simulate_again(call: Invocation, capsule: Capsule, progress: Progress) -> It
         progress.phase(f"simulating {_name(run, capsule)}")
         recorded = str(capsule.read_record(run)["verdict"])
         now, why = _simulate_verdict(call, run)
-        is_same = None if why else now == recorded
+        is_same = None if why else _agree(recorded, now)
         yield Row("sim", _name(run, capsule), "verdict", recorded, now + why, is_same)
     for run in runs:
         progress.phase(f"simulating {_name(run, capsule)}")

@@ -60,10 +60,11 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
     if other := project.kind_of_name(name):
         raise UserError(f"run {shown(name)}: no run, but the name of a file of kind {other}")
     existing_runs(project, results)
-    known = sorted(path.parent.name for path in folder.glob(f"*/[0-9]*/{MANIFEST}"))
+    found = (path.parent.name for path in folder.glob(f"*/[0-9]*/{MANIFEST}"))
+    known = sorted(found, reverse=True)
     if name == "latest" or not known:
         raise UserError(f"run {shown(name)}: there are no runs in {folder} yet")
-    hint = nearest(name, [*known, "latest"])
+    hint = nearest(name, ["latest", *known])
     raise UserError(f"run {shown(name)}: no such folder or run id{hint}")
 
 

@@ -70,9 +70,13 @@ def run_sweep(
     sweep, where = _sweep_of(call, request)
     try:
         check_keys([*overrides.list_keys(), *sweep.axes])
-        check_bounds(sweep.bounds)
-    except (ConfigError, ResultsError) as error:
+    except ConfigError as error:
         raise UserError(f"{where}: {error}") from None
+    try:
+        check_bounds(sweep.bounds)
+    except ResultsError as error:
+        origin = "--bound" if request.bounds else f"{where}: bounds"
+        raise UserError(f"{origin}: {error}") from None
     workload = call.project.find("workload", sweep.workload, origin=where)
     points = map(request.habits.with_labels, points_of(sweep, workload, overrides, where))
     planned = plan_faults_of_points(

@@ -14,7 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from brokerd.text import format_number
+from brokerd.text import format_number, nearest
 from results.reference.history import Judgement
 from results.rules.terms import CHURN
 from results.tables.derived import find_unsealed_derived, read_counts
@@ -186,11 +186,11 @@ def check_bounds(bounds: Mapping[str, float]) -> None:
     """Refuse a bound on an unknown number of a run.
 
     Raises:
-        ResultsError: names the number, and the available numbers.
+        ResultsError: names the number, and the nearest available one.
     """
     for name, bound in bounds.items():
         if name not in _NUMBERS:
-            raise ResultsError(f"{name!r} is no number of a run; there are {', '.join(_NUMBERS)}")
+            raise ResultsError(f"{name!r} is no number of a run{nearest(name, [*_NUMBERS])}")
         if not isfinite(bound) or bound < 0:
             raise ResultsError(f"{name} = {bound}: a bound is a number, at least 0")
 

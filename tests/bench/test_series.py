@@ -9,6 +9,7 @@ from bench.run.run_directory import RunDirectory, new_run_directory
 from bench.run.series import (
     LEDGER,
     DrawnOrder,
+    FolderInUse,
     Hosts,
     Instance,
     Series,
@@ -81,6 +82,17 @@ def test_a_series_resumed_after_a_kill_runs_no_instance_twice(tmp_path: Path) ->
     assert len(ended) == len({*ended}) == 4
     assert json.loads((third.path / "manifest.json").read_text())["state"] == "complete"
     assert opened(tmp_path).path != third.path, "a series that is finished stays as it is"
+
+
+def test_a_series_of_a_command_that_runs_is_not_resumed(tmp_path: Path) -> None:
+    running = open_series(tmp_path, "story", PLAN, POINTS, 2, hosts=HOSTS)
+    ledger = (running.path / "log.jsonl").read_bytes()
+    with pytest.raises(FolderInUse, match="another command carries out its runs") as caught:
+        opened(tmp_path)
+    assert caught.value.exit_status == 4
+    assert (running.path / "log.jsonl").read_bytes() == ledger
+    running.directory.leave()
+    assert opened(tmp_path).path == running.path
 
 
 def test_a_series_cannot_resume_with_other_settings(tmp_path: Path) -> None:

@@ -175,4 +175,7 @@ def test_a_lease_that_ran_out_at_the_load_generator_is_a_problem() -> None:
         row["active"] = False
 
     injection, _, _ = play(forgets, steps=STEPS.replace('for = "2s"', 'for = "30s"'))
-    assert "away: its lease ran out before it was to end" in injection.problems
+    assert (
+        "away: it ended before its time: by `heal`, or because its lease ran out"
+        in injection.problems
+    )

@@ -445,7 +445,9 @@ def test_a_lease_that_expires_early_is_reported() -> None:
     freeze = step(id="f", at="1s", do="freeze", on="b1", for_="30s")
     injection, _ = play(freeze, backend)
     assert row(injection, "f")["healed_by"] == "lease"
-    assert injection.problems == ("f: its lease ran out before it was to end",)
+    assert injection.problems == (
+        "f: it ended before its time: by `heal`, or because its lease ran out",
+    )
 
 
 def test_a_renewal_without_answer_is_tried_again_before_the_lease_ends() -> None:

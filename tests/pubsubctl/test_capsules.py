@@ -123,6 +123,13 @@ def test_a_repeated_run_is_reported_as_same_different_or_inconclusive(
     assert (row.level, row.run, row.so, row.now) == ("local", "demo/1", so, words)
 
 
+def test_a_recorded_unknown_verdict_is_no_difference(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "demo" / "1"
+    held = Capsule(tmp_path, {"runs": {"runs/demo/1": {"verdict": "UNKNOWN", "figures": {}}}})
+    row = judge_again(JudgedRun(tmp_path, tmp_path, {"verdict": "valid"}), run, held)
+    assert (row.so, row.now) == ("cannot tell", "VALID")
+
+
 def test_archive_metadata_lists_the_contents_of_a_capsule(capsule: Path, tmp_path: Path) -> None:
     held = unpacked(capsule, tmp_path / "held")
     crate = json.loads((held.folder / "ro-crate-metadata.json").read_text())

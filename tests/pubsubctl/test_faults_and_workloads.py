@@ -340,7 +340,7 @@ def test_a_comparison_lists_its_two_sides(call: Call) -> None:
         ),
         (["--over", "simulated=1,2"], "point simulated=1: simulated = 1: true or false"),
         (["--over", "seed=1,2", "--bound", "latency_p99_ms"], "write NUMBER=VALUE"),
-        (["--over", "seed=1,2", "--bound", "p99=5"], "'p99' is no number of a run; there are"),
+        (["--over", "seed=1,2", "--bound", "p99=5"], "--bound: 'p99' is no number of a run; "),
         (
             ["--over", "seed=1", "--bound", "recovery_s=1", "--bound", "recovery_s=2"],
             "'recovery_s' is given twice",
@@ -351,6 +351,13 @@ def test_a_comparison_lists_its_two_sides(call: Call) -> None:
 def test_a_sweep_that_cannot_be_is_refused(call: Call, arguments: list[str], said: str) -> None:
     result = call("--dry-run" if "--budget" not in arguments else "-q", "sweep", "demo", *arguments)
     assert result.status == 2, result.err
+    assert said in result.err
+
+
+def test_a_bound_on_an_unknown_number_is_refused_by_its_option(call: Call) -> None:
+    result = call("sweep", "demo", "--over", "seed=1,2", "--bound", "latency_p99=5", "--dry-run")
+    assert result.status == 2
+    said = "--bound: 'latency_p99' is no number of a run; did you mean 'latency_p99_ms'?"
     assert said in result.err
 
 

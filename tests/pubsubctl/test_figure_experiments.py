@@ -229,6 +229,7 @@ def test_in_full_a_figure_has_all_its_draws(call: Call, claimed: Path) -> None:
         (["experiment", "dft11.fig13"], "did you mean 'dft11.fig1"),
         (["experiment", "dft11.fig9", "--full"], "dft11.fig9 always makes all 100 draws"),
         (["experiment", "dft11.sped"], "did you mean 'dft11.speed'?"),
+        (["experiment", "overhead"], "did you mean 'dft11.overhead'?"),
         (["experiment"], "name one; `pubsubctl experiment --list` lists them"),
         (["experiment", "dft11.fig11", "--seed", "3"], "--seed is for an experiment on brokers"),
         (["experiment", "dft11.speed", "--full"], "--full is for a simulated experiment"),

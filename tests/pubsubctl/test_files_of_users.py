@@ -93,6 +93,15 @@ def test_a_file_as_users_have_it_is_read_or_refused_in_a_sentence(
     assert said in answer.out + answer.err
 
 
+def test_a_path_without_a_file_is_answered_with_the_nearest_file(call: Call, project: Path) -> None:
+    assert "'x/mine.tml': there is no such file\n" in call("bench", "x/mine.tml").err
+    (project / "x").mkdir()
+    (project / "x/mine.toml").touch()
+    (project / "x/mine.tmp").mkdir()
+    said = "'x/mine.tml': there is no such file; did you mean 'mine.toml'?"
+    assert said in call("bench", "x/mine.tml").err
+
+
 @pytest.mark.parametrize(
     "kind, folder, line",
     [

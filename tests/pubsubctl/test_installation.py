@@ -56,6 +56,8 @@ def test_the_image_is_made_of_the_wheel_and_runs_without_root() -> None:
     required = re.search(r'requires-python = ">=(\S+)"', (ROOT / "pyproject.toml").read_text())
     assert required is not None
     assert all(image.endswith(f"python:{required[1]}-slim") for image in starts)
+    ignored = (ROOT / ".dockerignore").read_text().split("\n")
+    assert {".venv", ".git", "results/runs"} <= {*ignored}, "gigabytes that the wheel leaves out"
     users = [line for line in lines if line.startswith("USER ")]
     assert users == ["USER bench"]
     assert lines.index("USER bench") < lines.index('ENTRYPOINT ["pubsubctl"]')

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+import results.report
 from bench.run.run_directory import RunDirectory
 from bench.run.series import KIND
 from pubsubctl.console.console import Console
+from pubsubctl.runs import verdicts
 from pubsubctl.runs.run_changes import note_plain_verdict, refresh_run_index, write_run_index
 from pubsubctl.runs.run_records import RunFilter, RunRecord, record_of
 from pubsubctl.runs.verdicts import judge_with
+from results.repetitions import series_runs
 from results.tables.derived import VerdictMark
 from results.tables.seals import seal, verify_seal
 from tests.pubsubctl.conftest import Call
@@ -406,3 +409,21 @@ def test_a_page_that_cannot_be_written_is_no_error_of_a_run(
     with Console().progress() as progress:
         refresh_run_index([runs / "demo" / FIRST], progress)
     assert "the page over all runs was not written: " in capsys.readouterr().err
+
+
+def test_the_report_of_a_series_is_linked_from_the_page_over_all_runs(
+    call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_page(_folders: object, page: Path, **_: object) -> None:
+        page.write_text("a report")
+
+    make_run("demo", FIRST, "valid")
+    seal(make_run("demo", SERIES, kind=KIND, runs={"a": [FIRST]}, protocol=None))
+    runs = project / "results" / "runs"
+    monkeypatch.setattr(verdicts, "draw_and_judge", lambda *_: {})
+    monkeypatch.setattr(results.report, "write_experiment_report", write_page)
+    monkeypatch.setattr(series_runs, "verdict_lines", lambda _: [])
+    (runs / "index.jsonl").write_text("")
+    answer = call("report", SERIES)
+    assert answer.status == 0, answer.err
+    assert f'href="demo/{SERIES}/report.html"' in (runs / "index.html").read_text()
