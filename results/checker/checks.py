@@ -256,17 +256,7 @@ def _document(
     judgement: Judgement | None,
 ) -> dict[str, Any]:
     doubts = [*doubts_about_exercise(loaded, facts, findings)]
-    counts = findings.counts
-    second: Mapping[str, Any] | None = None
-    alike: list[str] = []
-    if judgement is not None or loaded.logs.rows <= MOST_ROWS:
-        verdict, _, _ = decide_verdict(facts, findings, doubts)
-        second = second_opinion(loaded.run.folder, verdict, counts, judgement)
-    elif (sample := StreamSample.of(loaded.run.run_id, findings.pairs)) is not None:
-        second = judge_sample(loaded.run.folder, sample, findings)
-        alike = [] if "differs" in second else [f"  {sample.describe()}"]
-    else:
-        alike = [f"  no second opinion: every stream has more than {LARGEST_STREAM:,} rows"]
+    second, alike = _second_opinion(loaded, facts, findings, doubts, judgement)
     if canary is None:
         doubts.append("no subscription received enough to try the checker on")
     verdict, because, doubts = decide_verdict(facts, findings, doubts)
@@ -292,19 +282,7 @@ def _document(
                 *alike,
             )
         ],
-        "counts": {
-            "published_in_measure": findings.measured,
-            "pairs": counts.pairs,
-            "owed": counts.owed,
-            "delivered": counts.delivered,
-            "missing": counts.missing,
-            "undecided": counts.undecided,
-            "least_owed": _least_owed(counts),
-            "withheld": sum(counts.withheld.values()),
-            "withheld_by": dict(sorted(counts.withheld.items())),
-            "violations": dict(sorted(counts.violations.items())),
-            **_count_other_orders(facts, counts),
-        },
+        "counts": _counts_mapping(facts, findings),
         **({"stretches": stretches} if (stretches := _count_by_stretches(loaded)) else {}),
         "exercised": _measure_exercise(loaded, findings),
         "recoveries": [
@@ -317,6 +295,43 @@ def _document(
         "second_opinion": second,
         "not_checked": [*NOT_CHECKED[facts.order]],
         "on_trust": [*ON_TRUST],
+    }
+
+
+def _second_opinion(
+    loaded: LoadedRun,
+    facts: RunFacts,
+    findings: Findings,
+    doubts: Sequence[str],
+    judgement: Judgement | None,
+) -> tuple[Mapping[str, Any] | None, list[str]]:
+    """Return the second opinion, or that of a sample of a large run, with a line about it."""
+    if judgement is not None or loaded.logs.rows <= MOST_ROWS:
+        verdict, _, _ = decide_verdict(facts, findings, doubts)
+        return second_opinion(loaded.run.folder, verdict, findings.counts, judgement), []
+    sample = StreamSample.of(loaded.run.run_id, findings.pairs)
+    if sample is None:
+        text = f"  no second opinion: every stream has more than {LARGEST_STREAM:,} rows"
+        return None, [text]
+    second = judge_sample(loaded.run.folder, sample, findings)
+    return second, [] if "differs" in second else [f"  {sample.describe()}"]
+
+
+def _counts_mapping(facts: RunFacts, findings: Findings) -> dict[str, Any]:
+    """Return publications, owed deliveries and violations, by name."""
+    counts = findings.counts
+    return {
+        "published_in_measure": findings.measured,
+        "pairs": counts.pairs,
+        "owed": counts.owed,
+        "delivered": counts.delivered,
+        "missing": counts.missing,
+        "undecided": counts.undecided,
+        "least_owed": _least_owed(counts),
+        "withheld": sum(counts.withheld.values()),
+        "withheld_by": dict(sorted(counts.withheld.items())),
+        "violations": dict(sorted(counts.violations.items())),
+        **_count_other_orders(facts, counts),
     }
 
 

@@ -24,6 +24,7 @@ from bench.papers.dft11.simulated_experiments import disable_garbage_collection
 from bench.papers.experiments import ExperimentRecord, RunContext, draw_points
 from bench.papers.experiments import Tables as AllTables
 from brokerd.config import SessionParameters
+from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.generate import chain, generate_balanced_tree
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
@@ -218,6 +219,25 @@ def _exclusions(experiment: ExclusionsExperiment, point: Row, drawn: Random) -> 
     healed_ns = cluster.schedule.now_ns
     _publish_steadily(cluster, middle, step_ns, PATIENCE_S * SECOND_NS // 2)
     numbers = {BEHIND: 0, INSIDE: topology.number_of(middle)}
+    open_ns = _wait_openings(cluster, subscription, numbers, healed_ns)
+    cluster.run_until_quiet(PATIENCE_S)
+    rows = [
+        {
+            "source": where,
+            **_count_exclusions(cluster, topology, subscription, number, open_ns[where]),
+        }
+        for where, number in numbers.items()
+    ]
+    return "exclusions", rows, cluster
+
+
+def _wait_openings(
+    cluster: SimulatedCluster,
+    subscription: Subscription,
+    numbers: Mapping[str, BrokerNumber],
+    healed_ns: int,
+) -> dict[str, int | None]:
+    """Return, by place, the time from the heal to the first delivery from the broker there."""
     open_ns: dict[str, int | None] = dict.fromkeys(numbers)
     seen = 0
     until_ns = healed_ns + PATIENCE_S * SECOND_NS // 2
@@ -228,34 +248,38 @@ def _exclusions(experiment: ExclusionsExperiment, point: Row, drawn: Random) -> 
                 if source.broker == number and open_ns[where] is None:
                     open_ns[where] = cluster.schedule.now_ns - healed_ns
         seen = len(received)
-    cluster.run_until_quiet(PATIENCE_S)
-    rows = []
-    for where, number in numbers.items():
-        got = [
-            sequence
-            for source, sequence in subscription.client.received[subscription.number]
-            if source.broker == number
-        ]
-        withheld = {
-            sequence
-            for notice in subscription.client.withheld
-            if notice.source.broker == number
-            for low, high in notice.ranges
-            for sequence in range(low, high + 1)
-        }
-        published = cluster.clients[f"p-{topology.brokers[number]}"].core.outgoing.next_sequence - 1
-        opened_ns = open_ns[where]
-        rows.append(
-            {
-                "source": where,
-                "published": published,
-                "deliveries": len(got),
-                "withheld": len(withheld),
-                "neither": published - len({*got} | withheld),
-                "open_us": None if opened_ns is None else opened_ns // 1000,
-            }
-        )
-    return "exclusions", rows, cluster
+    return open_ns
+
+
+def _count_exclusions(
+    cluster: SimulatedCluster,
+    topology: Topology,
+    subscription: Subscription,
+    number: BrokerNumber,
+    opened_ns: int | None,
+) -> Row:
+    """Return publications of the publisher at a broker: delivered, withheld, or neither."""
+    got = [
+        sequence
+        for source, sequence in subscription.client.received[subscription.number]
+        if source.broker == number
+    ]
+    withheld = {
+        sequence
+        for notice in subscription.client.withheld
+        if notice.source.broker == number
+        for low, high in notice.ranges
+        for sequence in range(low, high + 1)
+    }
+    publisher = cluster.clients[f"p-{topology.brokers[number]}"]
+    published = publisher.core.outgoing.next_sequence - 1
+    return {
+        "published": published,
+        "deliveries": len(got),
+        "withheld": len(withheld),
+        "neither": published - len({*got} | withheld),
+        "open_us": None if opened_ns is None else opened_ns // 1000,
+    }
 
 
 def _queue(experiment: QueueExperiment, point: Row, drawn: Random) -> Story:
