@@ -238,6 +238,8 @@ class AccessBroker:
         check_alive(self.line)
         warning_s = trio.current_time() + self.options.unreachable_after_s
         while len(self.core.outgoing):
+            if self.core.is_detaching:
+                raise ClientError(f"client {self.name} {self.occupation}")
             with trio.move_on_at(warning_s) as scope:
                 await self.wait_changed()
             if scope.cancelled_caught:

@@ -121,8 +121,9 @@ def _is_attached(line: BrokerConnection) -> bool:
 
 
 async def _settle_at(broker: AccessBroker, new: BrokerConnection) -> None:
-    """Leave the old broker, and use the new connection."""
-    await broker.line.leave()
+    """Leave the old broker, and use the new connection; too late to cancel."""
+    with trio.CancelScope(shield=True):
+        await broker.line.leave()
     broker.line.scope.cancel()
     broker.switch(new)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from brokerd.client.client import Client, ClientError
+from brokerd.client.client import Callbacks, Client, ClientError
 from brokerd.client.consumer import BrokerTokens
 from brokerd.client.tokens import OwnTokens
 from brokerd.errors import ConfigError
@@ -89,6 +89,44 @@ async def test_a_client_that_leaves_accepts_no_publication_that_waited(occupatio
             await subscriber.receive(1)
         await trio.sleep(1)
         assert [occupation in each for each in refused] == [True], refused
+
+
+@in_virtual_time
+async def test_a_move_that_is_cancelled_while_the_old_broker_is_left_is_complete() -> None:
+    """The old broker has ended the client already, and only the new one can send for it."""
+    scope = trio.CancelScope()
+
+    def cancel_when_lost(change: str, details: object) -> None:
+        if change == "lost":
+            scope.cancel()
+
+    async with (
+        brokers(2) as (b0, _),
+        client_of(
+            b0, "publisher", publishes=True, callbacks=Callbacks(on_session=cancel_when_lost)
+        ) as publisher,
+    ):
+        await publisher.publish(OIL, b"first")
+        with scope:
+            await publisher.move("b1")
+        assert scope.cancel_called
+        await publisher.publish(OIL, b"second")
+        await publisher.flush()
+        assert publisher.source.broker == 1
+
+
+@in_virtual_time
+async def test_a_flush_after_a_cancelled_detachment_is_refused() -> None:
+    async with brokers() as (b0,), client_of(b0, "publisher", publishes=True) as publisher:
+        await publisher.wait_attached()
+        b0.fault("cut", "publisher")
+        await publisher.publish(OIL, b"")
+        with trio.move_on_after(1):
+            await publisher.detach(drain=False)
+        with trio.move_on_after(10):
+            assert "has detached" in await error_of(publisher.flush())
+            return
+        raise AssertionError("it waits for acknowledgements that no broker sends")
 
 
 @in_virtual_time
