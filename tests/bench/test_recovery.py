@@ -112,6 +112,8 @@ def write_any_run(raw: Path, random: Random, edges: tuple[int, ...]) -> None:
             if edges[1] <= at < edges[2] + random.choice((0, S // 2)):
                 wait *= slow_ms
             kind, layer = random.choice((*[DATA] * 10, 1, 2)), random.random() < 0.95
+            if kind != DATA or not layer:
+                wait = S  # would be late if it counted
             sequence = random.choice((*[number] * 20, 0, 1_001))
             deliveries.append(
                 DELIVERIES.row.pack(sequence, at + wait, 0, 0, 0, 1, kind, int(layer), 0)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from results.witnesses import counters
 from results.witnesses.passage import _SLACK_NS as EDGE
 from results.witnesses.passage import doubts_about_passage
 from results.witnesses.rows import Blockage, SourceRows
@@ -274,3 +275,19 @@ def test_an_absent_subscriber_alone_receives_nothing() -> None:
     assert absent.silent == frozenset()
     assert absent.separates(SOURCE, "c3-sub-1/1")
     assert not absent.separates(SOURCE, "c3-sub-11/1")
+
+
+@pytest.mark.parametrize("restarted, found", [("", ["b1", "b2"]), ("b2", []), ("b3", ["b1", "b2"])])
+def test_counters_of_moved_clients_are_those_of_all_their_brokers(
+    monkeypatch: pytest.MonkeyPatch, restarted: str, found: list[str]
+) -> None:
+    """A broker that was started again has counted from zero again."""
+    processes: Any = [SimpleNamespace(name=name) for name in ("b1", "b2", "b3")]
+    folder: Any = SimpleNamespace(
+        clients={"s": ("subscriber", "b1"), "p": ("publisher", "b3")},
+        session_lines={"s": [(0, 1, "b1"), (2, 3, "b2")]},
+    )
+    faults = {restarted: [{"verb": "restart"}]}
+    monkeypatch.setattr(counters, "faults_at", lambda _, name: faults.get(name, []))
+    homes = counters._list_homes(folder, processes, "subscriber")
+    assert [each.name for each in homes] == found

@@ -253,7 +253,7 @@ def test_all_links_are_compared_while_one_is_dear_and_slow_brokers_end(
 
 
 @pytest.mark.parametrize("losses", [1, 2, 4])
-def test_after_a_complete_confirmation_repeated_requests_are_answered_like_before_any_loss(
+def test_a_complete_confirmation_is_repeated_like_one_before_any_loss(
     losses: int,
 ) -> None:
     origin, farther = 9, 2

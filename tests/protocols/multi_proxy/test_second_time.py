@@ -304,7 +304,7 @@ def test_both_servers_are_asked_at_once_when_a_topic_moves(*, is_answered: bool)
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])
-def test_a_new_topic_begins_at_its_head_and_a_resumed_one_behind_what_is_acknowledged(
+def test_a_new_topic_begins_at_its_head_and_a_resumed_one_behind_its_acknowledgement(
     *, is_resumed: bool
 ) -> None:
     """The server may have this broker as an earlier follower of the topic."""
