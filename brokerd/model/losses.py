@@ -74,6 +74,16 @@ def stream_marker(
     return PublicationRun(source, range(number, number + 1), (MARKER,), b"\0", 0, ())
 
 
+def log_marker(stream: SourceId, lineage: int, first: int, last: int) -> PublicationRun:
+    """Return a marker for positions of a broker's log.
+
+    The marker has a source that no publisher has: a publisher that restarts after the loss has an
+    incarnation from the lineage on, and the log drops numbers of its source that it has.
+    """
+    publisher = ((lineage + 1) << LINEAGE_BITS) - _MARKERS - 1
+    return loss_marker(SourceId(stream.broker, publisher, lineage), 1, stream, first, last)
+
+
 def last_lost_position(lineage: int) -> int:
     """Return the position behind all those that a log can have given before a loss.
 

@@ -6,6 +6,7 @@ finishes before the server has checked the client's certificate.
 
 import contextlib
 import hashlib
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
@@ -352,6 +353,19 @@ def test_a_broker_refuses_unusable_files_by_name(tmp_path: Path, case: str) -> N
     files = make(Certificates(tmp_path), tmp_path)
     with pytest.raises(ConfigError, match=words):
         TlsCredentials(files).check("broker", "b0", "d")
+
+
+def test_a_file_of_another_user_is_refused_except_of_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Certificates(tmp_path).files("broker", "b0")
+    TlsCredentials(files)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    if os.getuid() == 0:
+        TlsCredentials(files)
+        os.chown(files.authority, 2, -1)
+    with pytest.raises(ConfigError, match=r"authority = .* belongs to another user"):
+        TlsCredentials(files)
 
 
 KEYS: dict[str, tuple[Callable[[], Any], str]] = {

@@ -24,7 +24,7 @@ from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.losses import (
     has_marker,
     last_lost_position,
-    loss_marker,
+    log_marker,
     lost_range,
     marker,
 )
@@ -140,8 +140,7 @@ class EpochLog:
         self.lost_through = last_lost_position(lineage)
         if self.assigned < self.lost_through:
             stream, first = SourceId(*self.stream), self.assigned + 1
-            source = SourceId(self.stream.broker, 0, lineage)
-            run = loss_marker(source, 1, stream, first, self.lost_through)
+            run = log_marker(stream, lineage, first, self.lost_through)
             epochs = range(self.lost_through, self.lost_through + 1)
             yield self._append(epochs, run, self.stream.broker)
 

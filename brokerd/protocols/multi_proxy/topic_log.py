@@ -17,7 +17,7 @@ from brokerd.model.losses import (
     has_marker,
     is_behind_loss,
     last_lost_position,
-    loss_marker,
+    log_marker,
 )
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
@@ -196,7 +196,7 @@ class TopicLog:
 
     def _place_marker(self, topic: Topic, lineage: int) -> PlacedRun:
         stream, first = SourceId(*topic.part, 0), topic.assigned + 1
-        run = loss_marker(SourceId(self._broker, 0, lineage), 1, stream, first, self.lost_through)
+        run = log_marker(stream, lineage, first, self.lost_through)
         topic.assigned = self.lost_through
         placed = _place(topic.part, topic.assigned, run)
         head, *payload = pack_run(run)

@@ -9,7 +9,13 @@ import pytest
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import SourceId
-from brokerd.model.losses import has_marker, last_lost_position, loss_marker, lost_range
+from brokerd.model.losses import (
+    LINEAGE_BITS,
+    has_marker,
+    last_lost_position,
+    loss_marker,
+    lost_range,
+)
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.ges_reliable.epochs import EpochLog, Frontier
 from brokerd.protocols.ges_reliable.state import LogAppend, LogRelease
@@ -227,6 +233,22 @@ def test_a_storage_continues_behind_a_loss_with_one_marker() -> None:
     disk.take(disk.log.store(published(SOURCES[0], 3, 3), 3))
     check_restart(disk)
     assert disk.log.assigned == end + 1
+
+
+@pytest.mark.parametrize("number", [0, LINEAGE << LINEAGE_BITS])
+def test_the_marker_of_a_loss_is_no_publication_of_a_publisher(number: int) -> None:
+    """A publisher that restarted after the loss lost its first publication."""
+    disk, source = Disk(), SourceId(STORAGE, number, LINEAGE)
+    disk.take(disk.log.announce_loss(LINEAGE))
+    disk.write()
+    for _ in range(2):
+        assert disk.log.stored(source) == 0
+        assert not disk.log.has(source, 1, 1)
+        disk.start()
+    disk.take(disk.log.store(published(source, 1, 1), 3))
+    disk.write()
+    assert disk.log.stored(source) == 1
+    assert len([*disk.log.after(last_lost_position(LINEAGE))]) == 1
 
 
 def lost(first: int, last: int) -> PublicationRun:

@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import SourceId
-from brokerd.model.losses import has_marker, last_lost_position, lost_range
+from brokerd.model.losses import LINEAGE_BITS, has_marker, last_lost_position, lost_range
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Append, Chop, Commit, LogEnds, Read, RecordsRead
 from brokerd.protocols.multi_proxy.retention import Topic
@@ -260,6 +260,17 @@ def test_all_topics_of_a_server_continue_behind_a_loss_and_parts_of_others_do_no
         check_restart(disk)
         disk.log.lost_through = end
     assert [*disk.log.announce_loss(LINEAGE)] == [], "each topic is behind the loss"
+
+
+@pytest.mark.parametrize("number", [0, LINEAGE << LINEAGE_BITS])
+def test_the_marker_of_a_loss_is_no_publication_of_a_publisher(number: int) -> None:
+    """A publisher that restarted after the loss lost its first publication."""
+    disk, source = Disk(), SourceId(SERVER, number, LINEAGE)
+    disk.put(0, 0, published(SOURCES[0], 1))
+    disk.write()
+    assert [*lossy(disk)]
+    disk.start()
+    assert isinstance(disk.log.put(0, 0, published(source, 1)), PlacedRun)
 
 
 def test_the_oldest_records_are_released_first_and_the_newest_stays() -> None:
