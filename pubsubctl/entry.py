@@ -61,7 +61,7 @@ def _open_streams() -> None:
 def _restore_checks() -> None:
     """Start the command again if PYTHONOPTIMIZE has removed assertions and help texts.
 
-    A broker without assertions continues where it must end, and the simulator finds less.
+    Without assertions, brokers continue after faults, and simulations find fewer faults.
     """
     if not sys.flags.optimize:
         return
