@@ -47,12 +47,12 @@ class _Fill:
     Attributes:
         cursors: per log, the next record to send.
         reading: the log of the records that are being read; "" for none.
-        released: the first record of that log, if records that were not sent are released; else 0.
+        released: per log, the first record, if records that were not sent are released.
     """
 
     cursors: dict[str, int]
     reading: str = ""
-    released: int = 0
+    released: dict[str, int] = field(default_factory=dict)
 
 
 class ReplicatedState:
@@ -245,7 +245,8 @@ class ReplicatedState:
         """Return the next read for a replica's copy, or the end that makes the copy whole."""
         fill = self._fills[peer]
         for name, ends in self._ends.items():
-            fill.released = ends.first if fill.cursors[name] < ends.first else 0
+            if fill.cursors[name] < ends.first:
+                fill.released[name] = ends.first
             cursor = fill.cursors[name] = max(fill.cursors[name], ends.first)
             if cursor < ends.next:
                 fill.reading = name
@@ -266,8 +267,8 @@ class ReplicatedState:
         fill.reading = ""
         fill.cursors[log] = first + len(records)
         writes = [CopyWrite(WriteKind.RECORDS, log, first, 0, tuple(records))]
-        if fill.released:
-            writes.insert(0, CopyWrite(WriteKind.CHOP, log, fill.released, 0, ()))
+        if released := fill.released.pop(log, 0):
+            writes.insert(0, CopyWrite(WriteKind.CHOP, log, released, 0, ()))
         return CopyWrites(self._broker, self._term, 0, True, tuple(writes))
 
     # ------------------------------------------------------------ for people

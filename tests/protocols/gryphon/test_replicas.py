@@ -20,7 +20,7 @@ from brokerd.protocols.gryphon.messages import (
 from brokerd.protocols.gryphon.replicated_core import ReplicatedCore
 from brokerd.protocols.gryphon.replicated_state import ReplicatedState
 from brokerd.protocols.gryphon.replication import WriteKind, pack_row, replicas_of, unpack_row
-from brokerd.protocols.interface import STATE_RESTORED, Chop, LogEnds
+from brokerd.protocols.interface import STATE_RESTORED, Append, Chop, LogEnds, Read
 from brokerd.protocols.registry import read_topology
 from brokerd.sessions.messages import StateMark
 from brokerd.simulator.checks.violations import InvariantViolated
@@ -422,6 +422,33 @@ def test_an_owner_refuses_a_later_term_and_writes_that_it_has_not_sent() -> None
         state.on_stored(1, CopyStored(0, 5, 9))
     with pytest.raises(RemoteProtocolError, match="without a copy"):
         state.on_stored(1, CopyStored(0, 5, 1))
+
+
+def test_records_released_while_another_log_is_copied_leave_no_gap() -> None:
+    """The first log has no records when a page of the second is read, and has some afterwards."""
+    state, copies = ReplicatedState(0, (1, 2), 3), Copies((0,))
+    copies.recover(LogEnds(), is_valid=True)
+    state.begin(5, 0, {}, {"events": LogEnds(1, 3), "filters": LogEnds(1, 3)})
+    state.on_effects([Append("events", ((b"e",), (b"e",)), None)])
+
+    def store(message: CopyWrites | Read | None) -> None:
+        assert isinstance(message, CopyWrites)
+        copies.check(0, 5, message)
+        assert copies.on_writes(0, message)[1].message == CopyStored(0, 5, message.position)
+
+    store(state.on_state(1, CopyState(0, 0, 0, ())))
+    state.on_stored(1, CopyStored(0, 5, 0))
+    for changes, read in (
+        ([], Read("events", 1, 5)),
+        ([Chop("events", 5)], Read("filters", 1, 3)),
+        ([Append("events", ((b"e",),), None)], Read("events", 5, 6)),
+        ([], Read("filters", 2, 3)),
+    ):
+        state.on_effects(changes)
+        assert state.fill_next(1) == read
+        store(state.on_page(1, read.log, read.first, (b"r",)))
+    store(state.fill_next(1))
+    assert copies.state_of(0).logs == (CopyEnds("events", 5, 6), CopyEnds("filters", 1, 3))
 
 
 def test_a_replica_restarts_with_the_copies_that_its_log_has() -> None:
