@@ -217,6 +217,10 @@ class TokenCommits:
         self._waiting[shard][request.subscription] = request
         self._continue_commits(shard, then)
 
+    def is_waiting(self, subscription: DurableSubscription) -> bool:
+        """Return True if a request of a subscription waits for an earlier transaction."""
+        return subscription in self._waiting[subscription.identity % len(self._waiting)]
+
     def _continue_commits(self, shard: int, then: Continuation) -> None:
         waiting = self._waiting[shard]
         if self._running[shard] or not waiting:

@@ -6,7 +6,8 @@ neither acknowledgements, which only make room for more events, nor the commit c
 Paper: [DS03] §1, §5.2 (JMS: the SHB maintains CT(s)).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from brokerd.errors import RemoteProtocolError
@@ -108,6 +109,20 @@ class Consumers:
 
         rows = [Change(ACKNOWLEDGED, lane_key(lane), last) for lane, last in ahead.items()]
         self._disk.commit(rows, adopted)
+
+    def when_committed(self, local: DurableSubscription, then: Callable[[], None]) -> None:
+        """Call `then` once the token at which a client continues is durable.
+
+        After a crash, only the first events after the durable token are marked, up to the limit of
+        one process.
+        """
+        lanes = local.lanes.values()
+        if not local.uncommitted or all(lane.committed >= lane.acknowledged for lane in lanes):
+            then()
+        elif self._tokens.is_waiting(local):
+            self._disk.when_written(partial(self.when_committed, local, then))
+        else:
+            self._disk.when_written(then)
 
     def announce(self, local: DurableSubscription) -> None:
         """Announce the token to a consumer, which continues after the token or after its position.

@@ -11,6 +11,7 @@ starting point), §3 (released).
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from brokerd.model.client_messages import Connect, Subscribe, Subscribed
@@ -276,18 +277,19 @@ class Subscriptions:
         if local.generation < client.generation:  # it was elsewhere meanwhile
             for lane in local.lanes.values():
                 lane.given = ANY
-        if more <= local.uncommitted and local.confirmed == lineage:
-            self._claim_kept(client, local)
-            return
-        if local.confirmed != lineage:
-            local.claimed = session
 
         def claim() -> None:
             if client.session == session and not local.is_over:
                 self._claim_kept(client, local)
 
+        if more <= local.uncommitted and local.confirmed == lineage:
+            self._consumers.when_committed(local, claim)
+            return
+        if local.confirmed != lineage:
+            local.claimed = session
         local.uncommitted, local.confirmed = max(more, local.uncommitted), lineage
-        self._disk.commit((subscription_row(local),), claim)
+        written = partial(self._consumers.when_committed, local, claim)
+        self._disk.commit((subscription_row(local),), written)
 
     def _claim_kept(self, client: DurableClient, local: DurableSubscription) -> None:
         """Resume a subscription; nothing is lacking here that others could have released.

@@ -159,6 +159,35 @@ def commits_the_future() -> bool:
     return Send(0, Fetch(STREAM, ((99, 100),))) in asked and len(refused) == 1
 
 
+def crashed_twice(consumers: int, limit: int = 1) -> bool:
+    """Return True if each redelivery is marked after two processes and a broker with a slow disk.
+
+    The broker has not stored the first process's token when the second begins.
+
+    Args:
+        consumers: more than one share a transaction, so that requests wait for each other.
+        limit: the limit of uncommitted publications of the later processes.
+    """
+    story = DurableStory(commit_interval_ns=10**10, token_lanes=1)
+    many = [consumer(story) for _ in range(consumers)]
+    story.cluster.broker("s1").broker.disk._delay_ns = SECOND_NS
+    sent = story.publish(4)
+    had = []
+    for _ in range(2):
+        story.wait_for(lambda: all(each.client.is_committing for each in many))
+        for each in many:
+            story.cluster.population.consumers[each.client.name] = limit
+        story.cluster.run_for(0.05)
+        had = [begin_anew(story, each) for each in many]
+    story.kill("s1", 0)
+    story.cluster.broker("s1").start()
+    story.settle()
+    return all(
+        (each.received[-1], *before[:1]) == (sent[-1], sent[1])
+        for each, before in zip(many, had, strict=True)
+    )
+
+
 def reply_lost() -> bool:
     """Return True if a repeated commit is answered after the first reply was lost."""
     story = DurableStory()
@@ -334,6 +363,9 @@ STORIES = (
     ("answered-before-committed", crashed_together, [(each,) for each in MOMENTS]),
     ("redelivered-unmarked", crashed, [(each,) for each in MOMENTS]),
     ("restart-marks-nothing", crashed_together, [(each,) for each in MOMENTS]),
+    ("begins-after-a-token-in-memory", crashed_twice, [(1,)]),
+    ("begins-while-its-token-waits", crashed_twice, [(2,)]),
+    ("higher-limit-begins-while-its-token-waits", crashed_twice, [(2, 2)]),
     ("token-of-the-client", zombie, [()]),
     ("committed-again-is-not-answered", reply_lost, [()]),
     ("commit-waits-for-a-pubend", cut_off, [(each,) for each in MOMENTS]),
