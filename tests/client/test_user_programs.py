@@ -12,7 +12,7 @@ from brokerd.client.events import GapAnnounced
 from brokerd.model.identity import SourceId
 from brokerd.model.losses import STATE_LOST
 from brokerd.protocols.registry import DEFINITIONS
-from tests.helpers.user_programs.history import History, Published, Receipt, SubscriptionRecord
+from tests.helpers.user_programs.history import Gap, History, Published, Receipt, SubscriptionRecord
 from tests.helpers.user_programs.judge import judge
 from tests.helpers.user_programs.programs import run_seed
 
@@ -32,6 +32,7 @@ def test_a_random_program_receives_each_publication_once(protocol: str) -> None:
 
 SOURCE: Final = SourceId(0, 0, 1)
 GAP: Final = GapAnnounced(1, SOURCE, 2, 2, STATE_LOST)
+STORAGE: Final = SourceId(1, 0, 0)
 
 
 def lives_of(count: int) -> tuple[History, SubscriptionRecord]:
@@ -59,7 +60,7 @@ MISTAKES: Final = {
         replace(record.receipts.pop(), size_bytes=8)
     ),
     "no match": lambda history, record: setattr(record, "predicate", "v = '1' or v = ''"),
-    "gap": lambda history, record: record.gaps.append(GAP),
+    "gap": lambda history, record: record.gaps.append(Gap(GAP, 3)),
     "after the end": lambda history, record: (
         record.end({0: 1}),
         record.add(replace(record.receipts.pop(), call=2)),
@@ -76,12 +77,34 @@ def test_a_mistake_in_a_program_is_found(mistake: str | None) -> None:
     assert any(mistake in text for text in found) if mistake else not found
 
 
-@pytest.mark.parametrize("missing, is_covered", [(1, True), (2, False)])
-def test_a_gap_stands_for_the_publications_in_it_alone(missing: int, is_covered: bool) -> None:
+IN_LOG: Final = replace(GAP, source=STORAGE)
+"""A gap in positions of another broker's log."""
+
+
+@pytest.mark.parametrize(
+    "missing, gap, has_storages, is_covered",
+    [
+        (1, Gap(GAP, 3), False, True),
+        (2, Gap(GAP, 3), False, False),
+        (1, Gap(GAP, 1), False, False),
+        (1, Gap(IN_LOG, 3), False, False),
+        (1, Gap(IN_LOG, 2), True, True),
+        (1, Gap(IN_LOG, 1), True, False),
+    ],
+)
+def test_a_gap_stands_for_the_earlier_publications_in_it_alone(
+    missing: int, gap: Gap, has_storages: bool, is_covered: bool
+) -> None:
     history, record = lives_of(3)
-    record.gaps.append(GAP)
+    record.gaps.append(gap)
     del record.receipts[missing]
     found = judge(
-        record, history, by_kind=False, may_repeat=False, may_lose=False, may_have_gaps=True
+        record,
+        history,
+        by_kind=False,
+        may_repeat=False,
+        may_lose=False,
+        may_have_gaps=True,
+        has_storages=has_storages,
     )
     assert (not found) == is_covered

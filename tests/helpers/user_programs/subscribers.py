@@ -10,7 +10,7 @@ from brokerd.client.client import Callbacks, Client, ClientError, connect
 from brokerd.client.consumer import BrokerTokens, Consumer
 from brokerd.client.events import GapAnnounced
 from brokerd.client.tokens import OwnTokens
-from brokerd.client.transactions import DurableSubscription
+from brokerd.client.transactions import DurableSubscription, Transaction
 from brokerd.model.client_messages import Deliveries
 from brokerd.runtime.streams import Gate
 from tests.helpers.every_protocol import HOMES
@@ -23,6 +23,7 @@ from tests.helpers.user_programs.environment import (
     patiently,
 )
 from tests.helpers.user_programs.history import (
+    Gap,
     History,
     Receipt,
     SubscriptionRecord,
@@ -93,7 +94,7 @@ class Subscriber:
         tasks = 1 if self.mode in SINGLE else choose((1, 1, 2))
         async with connect(
             home, self.name, dial=self._brokers.net.dial, gate=gate,
-            callbacks=Callbacks(on_gap=self._on_gap), **self._options(),
+            callbacks=Callbacks(on_gap=self._add_gap), **self._options(),
         ) as client:  # fmt: skip
             consumer = await patiently(self._begin, client)
             async with trio.open_nursery() as nursery:
@@ -121,8 +122,8 @@ class Subscriber:
                 return {"tokens": BrokerTokens()}
         return {}
 
-    def _on_gap(self, gap: GapAnnounced) -> None:
-        self.records[gap.number].gaps.append(gap)
+    def _add_gap(self, gap: GapAnnounced) -> None:
+        self.records[gap.number].gaps.append(Gap(gap, self._history.calls))
 
     # ------------------------------------------------------------ subscriptions
 
@@ -271,16 +272,21 @@ class Subscriber:
                 await consumer.commit()
             return
         received: list[Receipt] = []
+        gaps: list[GapAnnounced] = []
         try:
             async with consumer.transaction() as transaction:
                 for _ in range(self._choices.choice((1, 1, 2))):
                     batch = await transaction.receive(self._choices.choice((1, 5)))
                     received += map(receipt_of, batch)
+                    if isinstance(transaction, Transaction):
+                        gaps = transaction.gaps
                 if self._choices.random() < 0.2:
                     raise Undo
-                if isinstance(consumer, DurableSubscription):
-                    self._token = transaction.token  # type: ignore[union-attr]
+                if isinstance(transaction, Transaction):
+                    self._token = transaction.token
                 record.receipts += received  # the application's own change, kept from here on
+                for gap in gaps:
+                    self._add_gap(gap)
         except Undo:
             pass
 
