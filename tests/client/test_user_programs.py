@@ -3,18 +3,26 @@
 `python -m tests.helpers.user_programs PROTOCOL FIRST COUNT` runs more programs.
 """
 
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
 import pytest
+import trio
+import trio.testing
 
+from brokerd.client.application import Publication
 from brokerd.client.events import GapAnnounced
+from brokerd.client.transactions import DurableSubscription, Transaction
 from brokerd.model.identity import SourceId
 from brokerd.model.losses import STATE_LOST
 from brokerd.protocols.registry import DEFINITIONS
 from tests.helpers.user_programs.history import Gap, History, Published, Receipt, SubscriptionRecord
 from tests.helpers.user_programs.judge import judge
 from tests.helpers.user_programs.programs import run_seed
+from tests.helpers.user_programs.subscribers import Subscriber
 
 PROGRAMS: Final = 1
 """The number of programs of each protocol; hundreds have run elsewhere."""
@@ -108,3 +116,50 @@ def test_a_gap_stands_for_the_earlier_publications_in_it_alone(
         has_storages=has_storages,
     )
     assert (not found) == is_covered
+
+
+class PutBack(Transaction):
+    """A transaction that receives one publication, and then waits for ever for another."""
+
+    def __init__(self) -> None:
+        self.gaps = []
+        self._left = [Publication(SOURCE, 1, {"kind": "a", "n": 0}, b"p-0|", (1,))]
+
+    @property
+    def token(self) -> bytes:
+        return b"t"
+
+    async def receive(self, limit: int = 1) -> list[Publication]:
+        while not self._left:
+            await trio.sleep_forever()
+        return [self._left.pop()]
+
+
+class LastDeliveries(DurableSubscription):
+    """A subscription with one publication that is not committed; a transaction takes no other."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.is_committed = False
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        if self.is_committed:
+            await trio.sleep_forever()
+        yield PutBack()
+        self.is_committed = True
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_subscriber_ends_only_after_it_commits_the_last(seed: int) -> None:
+    choices = random.Random(seed)
+    subscriber = Subscriber("s", History(), object(), choices, "own")  # type: ignore[arg-type]
+    subscriber.records[1] = SubscriptionRecord("true", started=0)
+
+    async def run() -> None:
+        end = trio.Event()
+        end.set()
+        await subscriber.receive_to(end, None, LastDeliveries(), 0)  # type: ignore[arg-type]
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert [each.name for each in subscriber.records[1].receipts] == ["p-0"]

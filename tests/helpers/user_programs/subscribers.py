@@ -65,6 +65,7 @@ class Subscriber:
         self._uncommitted: list[Publication | Deliveries] = []
         self._store = MemoryStore()
         self._calls: dict[int, int] = {}
+        self._has_put_back = False
 
     # ------------------------------------------------------------ processes
 
@@ -106,7 +107,7 @@ class Subscriber:
                     nursery.start_soon(self._change_subscriptions, client)
                 async with trio.open_nursery() as receiving:
                     for task in range(tasks):
-                        receiving.start_soon(self._receive_to, end, client, consumer, task)
+                        receiving.start_soon(self.receive_to, end, client, consumer, task)
                 nursery.cancel_scope.cancel()
             if end is None and choose((True, False)):
                 gate.shut()  # the process is killed
@@ -208,7 +209,7 @@ class Subscriber:
 
     # ------------------------------------------------------------ receiving
 
-    async def _receive_to(
+    async def receive_to(
         self, end: trio.Event | None, client: Client, consumer: Any, task: int
     ) -> None:
         """Receive some times; with `end` until then, and until no more arrives."""
@@ -225,7 +226,7 @@ class Subscriber:
             await self._commit_all(client)  # the broker waits for commits before it delivers more
             with trio.move_on_after(QUIET_S) as scope:
                 await self._receive_once(client, consumer, task)
-            is_quiet = scope.cancelled_caught
+            is_quiet = scope.cancelled_caught and not self._has_put_back
 
     async def _receive(self, client: Client, consumer: Any, task: int) -> None:
         await impatiently(self._choices, self._receive_once, client, consumer, task)
@@ -273,6 +274,7 @@ class Subscriber:
             return
         received: list[Receipt] = []
         gaps: list[GapAnnounced] = []
+        self._has_put_back = False
         try:
             async with consumer.transaction() as transaction:
                 for _ in range(self._choices.choice((1, 1, 2))):
@@ -289,6 +291,9 @@ class Subscriber:
                     self._add_gap(gap)
         except Undo:
             pass
+        except trio.Cancelled:
+            self._has_put_back = bool(received or gaps)
+            raise
 
     # ------------------------------------------------------------ commits
 
