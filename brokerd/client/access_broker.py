@@ -246,7 +246,8 @@ class AccessBroker:
                 warning_s = math.inf
                 logger.warning(
                     "client %s: %d publications are not acknowledged after %g s: a subscriber has "
-                    "not received them; this client must receive, too, if it has subscriptions",
+                    "not received or not committed them; this client must receive, too, if it has "
+                    "subscriptions",
                     *(self.name, len(self.core.outgoing), self.options.unreachable_after_s),
                 )
 

@@ -75,6 +75,18 @@ class Receipt:
     call: int
 
 
+@dataclass(frozen=True)
+class Gap:
+    """A gap as an application was notified of it.
+
+    Attributes:
+        call: number of the last publish call before; no later publication is in the gap.
+    """
+
+    announced: GapAnnounced
+    call: int
+
+
 @dataclass
 class SubscriptionRecord:
     """The deliveries of one subscription.
@@ -88,7 +100,7 @@ class SubscriptionRecord:
     started: int | None = None
     ended: dict[int, int] | None = None
     receipts: list[Receipt] = field(default_factory=list)
-    gaps: list[GapAnnounced] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
     def end(self, calls: dict[int, int]) -> None:

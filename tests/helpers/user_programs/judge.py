@@ -1,10 +1,9 @@
 """The judge of a random program: every publication is received once, in order, unchanged."""
 
-from brokerd.client.events import GapAnnounced
 from brokerd.model.identity import SourceId
 from brokerd.model.losses import is_stream_marker
 from tests.helpers.user_programs.attributes import PREDICATES, shape_of
-from tests.helpers.user_programs.history import History, Published, Receipt, SubscriptionRecord
+from tests.helpers.user_programs.history import Gap, History, Published, Receipt, SubscriptionRecord
 
 
 def judge(
@@ -15,6 +14,7 @@ def judge(
     may_repeat: bool,
     may_lose: bool,
     may_have_gaps: bool = False,
+    has_storages: bool = False,
 ) -> list[str]:
     """Return the violations of a subscription: see the texts.
 
@@ -24,6 +24,7 @@ def judge(
         may_lose: publications may be missing.
         may_have_gaps: a broker has lost its disk. Gaps stand for what is missing, and a publisher
             may have to publish again.
+        has_storages: a gap in positions stands for publications of clients of any broker.
     """
     found = [*record.faults]
     matches = PREDICATES[record.predicate]
@@ -49,8 +50,8 @@ def judge(
             found.append(f"order {receipt.name} after {last[stream]}")
         last[stream] = receipt.sequence
     if not may_lose:
-        found += _missing(record, history, seen)
-    return found if may_have_gaps else found + [f"gap {gap}" for gap in record.gaps]
+        found += _missing(record, history, seen, has_storages=has_storages)
+    return found if may_have_gaps else found + [f"gap {gap.announced}" for gap in record.gaps]
 
 
 def _differences(receipt: Receipt, history: History) -> list[str]:
@@ -68,7 +69,9 @@ def _differences(receipt: Receipt, history: History) -> list[str]:
     return found
 
 
-def _missing(record: SubscriptionRecord, history: History, seen: dict[str, None]) -> list[str]:
+def _missing(
+    record: SubscriptionRecord, history: History, seen: dict[str, None], *, has_storages: bool
+) -> list[str]:
     if record.started is None or record.ended is not None:
         return []
     matches = PREDICATES[record.predicate]
@@ -79,17 +82,20 @@ def _missing(record: SubscriptionRecord, history: History, seen: dict[str, None]
         and published.fate == "published"
         and name not in seen
         and matches(published.attributes)
-        and not any(_covers(gap, published) for gap in record.gaps)
+        and not any(_covers(gap, published, has_storages=has_storages) for gap in record.gaps)
     ]
     return [f"missing {len(missing)}: {', '.join(missing[:5])}"] if missing else []
 
 
-def _covers(gap: GapAnnounced, published: Published) -> bool:
-    """Return True if a gap stands for a publication; a gap without a source, for any of its broker.
+def _covers(gap: Gap, published: Published, *, has_storages: bool) -> bool:
+    """Return True if a gap stands for a publication.
 
+    A gap without a source stands for any of its broker; if that is a storage, for any.
     A publication with a source that its publisher never had is in any gap.
     """
-    source = published.source
-    if source is None or is_stream_marker(gap.source) or not gap.source.incarnation:
-        return source is None or gap.source.broker == source.broker
-    return gap.source == source and gap.first <= published.sequence <= gap.last
+    if published.call > gap.call:
+        return False
+    stream, source = gap.announced.source, published.source
+    if source is None or is_stream_marker(stream) or not stream.incarnation:
+        return source is None or has_storages or stream.broker == source.broker
+    return stream == source and gap.announced.first <= published.sequence <= gap.announced.last

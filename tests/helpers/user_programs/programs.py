@@ -54,6 +54,7 @@ async def run_program(protocol: str, seed: int) -> tuple[list[str], int]:
             by_kind=protocol == "multi_proxy",
             may_repeat=each.mode not in ("plain", "own"),
             may_have_gaps=brokers.loses_disk,
+            has_storages=protocol == "ges_reliable",
             may_lose=protocol in LOSSY and history.is_disturbed,
         )
     ]

@@ -10,7 +10,7 @@ from brokerd.client.client import Callbacks, Client, ClientError, connect
 from brokerd.client.consumer import BrokerTokens, Consumer
 from brokerd.client.events import GapAnnounced
 from brokerd.client.tokens import OwnTokens
-from brokerd.client.transactions import DurableSubscription
+from brokerd.client.transactions import DurableSubscription, Transaction
 from brokerd.model.client_messages import Deliveries
 from brokerd.runtime.streams import Gate
 from tests.helpers.every_protocol import HOMES
@@ -23,6 +23,7 @@ from tests.helpers.user_programs.environment import (
     patiently,
 )
 from tests.helpers.user_programs.history import (
+    Gap,
     History,
     Receipt,
     SubscriptionRecord,
@@ -64,6 +65,7 @@ class Subscriber:
         self._uncommitted: list[Publication | Deliveries] = []
         self._store = MemoryStore()
         self._calls: dict[int, int] = {}
+        self._has_put_back = False
 
     # ------------------------------------------------------------ processes
 
@@ -93,7 +95,7 @@ class Subscriber:
         tasks = 1 if self.mode in SINGLE else choose((1, 1, 2))
         async with connect(
             home, self.name, dial=self._brokers.net.dial, gate=gate,
-            callbacks=Callbacks(on_gap=self._on_gap), **self._options(),
+            callbacks=Callbacks(on_gap=self._add_gap), **self._options(),
         ) as client:  # fmt: skip
             consumer = await patiently(self._begin, client)
             async with trio.open_nursery() as nursery:
@@ -105,7 +107,7 @@ class Subscriber:
                     nursery.start_soon(self._change_subscriptions, client)
                 async with trio.open_nursery() as receiving:
                     for task in range(tasks):
-                        receiving.start_soon(self._receive_to, end, client, consumer, task)
+                        receiving.start_soon(self.receive_to, end, client, consumer, task)
                 nursery.cancel_scope.cancel()
             if end is None and choose((True, False)):
                 gate.shut()  # the process is killed
@@ -121,8 +123,8 @@ class Subscriber:
                 return {"tokens": BrokerTokens()}
         return {}
 
-    def _on_gap(self, gap: GapAnnounced) -> None:
-        self.records[gap.number].gaps.append(gap)
+    def _add_gap(self, gap: GapAnnounced) -> None:
+        self.records[gap.number].gaps.append(Gap(gap, self._history.calls))
 
     # ------------------------------------------------------------ subscriptions
 
@@ -207,7 +209,7 @@ class Subscriber:
 
     # ------------------------------------------------------------ receiving
 
-    async def _receive_to(
+    async def receive_to(
         self, end: trio.Event | None, client: Client, consumer: Any, task: int
     ) -> None:
         """Receive some times; with `end` until then, and until no more arrives."""
@@ -224,7 +226,7 @@ class Subscriber:
             await self._commit_all(client)  # the broker waits for commits before it delivers more
             with trio.move_on_after(QUIET_S) as scope:
                 await self._receive_once(client, consumer, task)
-            is_quiet = scope.cancelled_caught
+            is_quiet = scope.cancelled_caught and not self._has_put_back
 
     async def _receive(self, client: Client, consumer: Any, task: int) -> None:
         await impatiently(self._choices, self._receive_once, client, consumer, task)
@@ -271,18 +273,27 @@ class Subscriber:
                 await consumer.commit()
             return
         received: list[Receipt] = []
+        gaps: list[GapAnnounced] = []
+        self._has_put_back = False
         try:
             async with consumer.transaction() as transaction:
                 for _ in range(self._choices.choice((1, 1, 2))):
                     batch = await transaction.receive(self._choices.choice((1, 5)))
                     received += map(receipt_of, batch)
+                    if isinstance(transaction, Transaction):
+                        gaps = transaction.gaps
                 if self._choices.random() < 0.2:
                     raise Undo
-                if isinstance(consumer, DurableSubscription):
-                    self._token = transaction.token  # type: ignore[union-attr]
+                if isinstance(transaction, Transaction):
+                    self._token = transaction.token
                 record.receipts += received  # the application's own change, kept from here on
+                for gap in gaps:
+                    self._add_gap(gap)
         except Undo:
             pass
+        except trio.Cancelled:
+            self._has_put_back = bool(received or gaps)
+            raise
 
     # ------------------------------------------------------------ commits
 
