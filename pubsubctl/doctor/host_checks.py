@@ -285,7 +285,7 @@ def _clock_sync(look: HostFacts) -> Iterator[Row]:
         return
     if not stated["synchronised"]:
         text = "nothing keeps its wall clock right"
-        yield "warn", text, "start chronyd or systemd-timesyncd; logs and certificates go by that clock"
+        yield "warn", text, "start chronyd or systemd-timesyncd; logs and certificates need it"
     else:
         yield "ok", f"its wall clock is right within {stated['error_ns'] / 1e6:.1f} ms", ""
 
