@@ -138,7 +138,8 @@ class LoadClient:
         elif change == "lost" and self._is_up:
             self._on_lost(details["reason"])
         else:  # the attempt failed; the library tries again
-            self.attach_failure = details["reason"]
+            place = f"{details['address']}: " if details.get("address") else ""
+            self.attach_failure = f"{place}{details['reason']}"
 
     def _on_attached(self) -> None:
         self.session += 1

@@ -155,7 +155,8 @@ class _Subscribing:
                         with trio.move_on_after(self.timeout_s) as waiting:
                             await attempts.wait_attached(client)
                             await self._receive(client)
-                        if waiting.cancelled_caught and not attempts.is_attached:
+                        is_over = waiting.cancelled_caught and not attempts.is_attached
+                        if is_over and not self.ends:
                             raise Unreachable(f"{attempts.describe()}{self._so_far()}")
                     finally:
                         if not self.is_durable or self.ends:

@@ -159,7 +159,8 @@ def test_a_trigger_begins_with_the_first_fault_and_ends_with_the_last_change(
     faults: list[dict[str, Any]], expected: tuple[int, int] | None
 ) -> None:
     found = trigger_of(faults, (), (0, 20 * S))
-    assert expected == (found and (found.begin_ns // S, found.end_ns // S))
+    wanted = None if expected is None else tuple(expected)
+    assert wanted == (found and (found.begin_ns // S, found.end_ns // S))
 
 
 def test_a_burst_of_the_load_is_a_trigger_and_a_pause_is_none() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.protocols.registry import DEFINITIONS
 from results.reference.history import PublisherLog
 from results.reference.rule import _strangers
 from results.tables.logs import _sources
@@ -91,6 +92,7 @@ def test_publications_may_be_lost_with_a_session_and_sent_again_to_a_slow_storag
         doubts = 1
     folder: Any = SimpleNamespace(
         fault_rows=(), rolling_ns=None, session_lines={}, workload={"protocol": protocol},
+        overlay_kind=DEFINITIONS[protocol].kind,
         origin_ns=0, processes=(), timeline=CLOCK, brokers=["b"],
     )  # fmt: skip
     counts = {"load-pub": 10}

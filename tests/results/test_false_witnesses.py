@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from brokerd.protocols.registry import read_topology
+from brokerd.protocols.registry import DEFINITIONS, read_topology
 from brokerd.text import toml_text
 from results.reference.files import FileRefusal, read_toml
 from results.reference.history import History
@@ -453,6 +453,7 @@ def test_received_counts_equal_published_and_forwarded_counts_without_faults(
     folder: Any = SimpleNamespace(
         fault_rows=(), rolling_ns=None, session_lines={"c1-pub-1": ((1, "up"), (2, "down"))},
         workload={"protocol": protocol}, origin_ns=0, processes=(),
+        overlay_kind=DEFINITIONS[protocol].kind,
         timeline=SimpleNamespace(to_timeline=lambda ns, host: ns),
     )  # fmt: skip
     rows: Any = SimpleNamespace(published=sent, acknowledged=acknowledged)

@@ -345,7 +345,10 @@ def test_a_control_socket_in_use_is_reported(configure: Configure, start: Start)
         ({"listen": "127.0.0.1"}, "an address and a port"),
         ({"colour": "red"}, "unknown key 'colour'"),
         ({"tls": {"authority": "/a", "certificate": "/c"}}, "key"),
-        ({"tls": {"authority": "/a", "certificate": "/c", "key": "/k"}}, "key = '/k': No such"),
+        (
+            {"tls": {"authority": "/a", "certificate": "/c", "key": "/k"}},
+            "authority = '/a': No such",
+        ),
         ({"topology_file": "/nowhere.toml"}, "/nowhere.toml"),
         ({"control_socket": "/" + "x" * 120}, "107"),
     ],

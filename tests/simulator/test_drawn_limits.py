@@ -38,7 +38,8 @@ UNDRAWN: Final = {
         "multi_proxy.topic_log: _CARRIED; multi_proxy.topics: NO_TOPIC; "
         "interface: FIRST_INNER_SESSION; registry: FIRST_MESSAGE_NUMBER; "
         "parts.clients.own_subscriptions: DETACHED; "
-        "parts.clients.table: NO_PEER; parts.publishers: _AFTER_NUMBER_ONLY; client.tokens: _FULL"
+        "parts.clients.table: NO_PEER; parts.publishers: _AFTER_NUMBER_ONLY; "
+        "client.handle: _ALL; client.tokens: _FULL"
     ),
     MESSAGES: (
         "delta_tree.tombstones: NUMBER_BITS LAST_NUMBER; "
