@@ -167,7 +167,7 @@ def test_schedules_go_by_the_clients_clock_wherever_they_are_carried_out() -> No
 
 @pytest.mark.parametrize("quickest", range(3))
 def test_the_drift_follows_from_the_quickest_trip_of_each_eighth(quickest: int) -> None:
-    """Of three trips in each eighth, the two slow ones are late on the way back only."""
+    """Two of three trips in each eighth are slow, and late on the way back only."""
     exchanges = []
     for number in range(24):
         at_ns = number * SECOND
