@@ -100,6 +100,11 @@ class AccessBroker:
         return self._writer is not None
 
     @property
+    def records_deliveries(self) -> bool:
+        """True if each delivery is recorded: for a store, or for commits by the application."""
+        return self.stores_state or self.core.progress.mode == "explicit"
+
+    @property
     def store_failure(self) -> OSError | None:
         """The error after which nothing is stored any more; None if there was none."""
         return self._writer.failure if self._writer is not None else None

@@ -344,3 +344,27 @@ async def test_an_undelivered_publication_cannot_be_committed() -> None:
             await other.subscription(1).commit(deliveries)
         with pytest.raises(ClientError, match="no subscription 2"):
             subscriber.subscription(2)
+
+
+@in_virtual_time
+async def test_a_publication_behind_the_last_returned_one_cannot_be_committed() -> None:
+    """The run is taken one by one, and another client has received the rest."""
+    async with (
+        brokers(1) as (b0,),
+        client_of(b0, "p", publishes=True) as publisher,
+        client_of(b0, "s", automatic_commit=False) as subscriber,
+        client_of(b0, "t") as other,
+    ):
+        number = await subscriber.subscribe("topic = 'oil'")
+        await other.subscribe("topic = 'oil'")
+        publisher.publish_many_nowait([encode_attributes(OIL)], bytes(4), 0, b"")
+        subscription = subscriber.subscription(number)
+        first = await subscriber.receive_one()
+        later = [await other.receive_one() for _ in range(3)]
+        refusal = ""
+        try:
+            await subscription.commit(later[2])
+        except ClientError as error:
+            refusal = str(error)
+        assert "subscription 1 has not received 3 of" in refusal
+        await subscription.commit(first)
