@@ -57,7 +57,7 @@ def is_sealed(folder: Path) -> bool:
     there = {
         path.relative_to(folder).as_posix(): path
         for path in folder.rglob("*")
-        if path.is_file() and path.name != seal.name
+        if path.is_file() and path != seal
     }
     for name in {*listed, *there}:
         if name.split("/")[0] in _MADE_FROM_THE_REST:

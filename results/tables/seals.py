@@ -138,7 +138,7 @@ def _files(folder: Path) -> dict[str, Path]:
         if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
             kind = "a link" if stat.S_ISLNK(mode) else "no file"
             raise IntegrityError(f"{folder}: {name} is {kind}; a run's files are its own")
-        if stat.S_ISREG(mode) and path.name != CHECKSUMS and name.parts[0] not in NOT_SEALED:
+        if stat.S_ISREG(mode) and name != Path(CHECKSUMS) and name.parts[0] not in NOT_SEALED:
             found[name.as_posix()] = path
     return found
 

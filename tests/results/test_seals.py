@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from results.reference.files import FileRefusal, is_sealed
 from results.tables import seals
 from results.tables.json_files import IntegrityError
 from results.tables.seals import (
@@ -26,7 +27,7 @@ MADE = (
 NEARLY = (
     *("figures.toml", "evidence.log", "tables.json", "verdict.json.old", "verdict.jsonl"),
     *("report.html2", "tables2/a.parquet", "raw/figures", "raw/h1/verdict.json", "spec/tables"),
-    *("Figures/rate.svg", "evidence-2/missing.csv"),
+    *("Figures/rate.svg", "evidence-2/missing.csv", "raw/h1/b1/SHA256SUMS"),
 )
 
 
@@ -58,10 +59,13 @@ def test_a_file_of_the_run_is_neither_changed_nor_removed_nor_added(
         verify_seal(run)
     path.write_text(name)
     assert verify_seal(run).digest == digest
+    assert is_sealed(run)
     added = path.with_name(f"{path.name}.more")
     added.write_text("more")
     with pytest.raises(IntegrityError, match="is not in SHA256SUMS"):
         verify_seal(run)
+    with pytest.raises(FileRefusal, match="too much"):
+        is_sealed(run)
     with pytest.raises(AssertionError, match="the run itself left"):
         verify_derived(run, name)
 
