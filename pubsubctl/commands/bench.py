@@ -17,7 +17,7 @@ from pubsubctl.commands.options.runs import (
     Rolling,
     SeriesOptions,
 )
-from pubsubctl.commands.options.workload import Faults, LoadOptions, Workload
+from pubsubctl.commands.options.workload import Faults, LoadOptions, SearchedLoadOptions, Workload
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
@@ -164,7 +164,7 @@ def sweep(
 def limit(
     context: typer.Context,
     workload: Workload,
-    load: LoadOptions,
+    load: SearchedLoadOptions,
     p99: Annotated[
         str,
         typer.Option(

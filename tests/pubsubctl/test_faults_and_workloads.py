@@ -433,6 +433,11 @@ def test_a_search_that_cannot_be_is_refused(call: Call, arguments: list[str], sa
     assert said in result.err
 
 
+def test_the_help_of_a_search_names_no_option_that_it_refuses(call: Call) -> None:
+    assert " --rate" not in call("limit", "--help").out
+    assert " --rate" in call("bench", "--help").out
+
+
 def test_a_dry_run_of_a_search_prints_its_bounds(call: Call) -> None:
     result = call("--dry-run", "limit", "demo", "--p99", "20ms")
     assert result.status == 0, result.err

@@ -138,6 +138,13 @@ class LoadOptions:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedLoadOptions(LoadOptions):
+    """Options of a search for the rate. `--rate` is accepted for its error only."""
+
+    rate: Annotated[str | None, _option("--rate", "-r", metavar="RATE", hidden=True)] = None
+
+
 def settings_of(texts: list[str]) -> dict[str, Any]:
     """Return the values of --set by key.
 
