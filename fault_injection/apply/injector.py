@@ -144,6 +144,10 @@ class _Progress:
         self.reached[stage] = t_ns
         self._wake()
 
+    def deactivate(self) -> None:
+        self.is_active = False
+        self._wake()
+
     def end(self) -> None:
         self.is_over = True
         self._wake()
@@ -318,10 +322,11 @@ class Injector:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_lease, progress)
             nursery.start_soon(self._observe, progress, end_ns)
-            await self._sleep_until(end_ns)
-            # The last look records the amount of held messages at the end.
-            with trio.move_on_after(_LAST_LOOK_S):
-                await self._look(progress)
+            await self._sleep_while_active(progress, end_ns)
+            if progress.is_active:
+                # The last look records the amount of held messages at the end.
+                with trio.move_on_after(_LAST_LOOK_S):
+                    await self._look(progress)
             progress.reach(END, self._clock_ns())
             if step.ended_by:
                 ended_ns = await self._progress[step.ended_by].wait("applied")
@@ -407,11 +412,11 @@ class Injector:
             self._not_healed.append(progress.fault.fault_id)
             self._fail(progress, f"may still be there: {left}")
             return
-        progress.is_active = False
         self._works_again(progress)
         healed_ns, stamps = self._take_stamps(undone)
         evidence = {"reason": reason, **undone}
         self._log.note(progress.fault.fault_id, "healed", healed_ns, evidence, "lease", stamps)
+        progress.deactivate()
 
     async def _heal(self, progress: _Progress, by: HealedBy) -> bool:
         """Undo a fault until its end is observed. Return True on success."""
@@ -533,6 +538,12 @@ class Injector:
         """Remove time and host stamps from the evidence and return them; now without a time."""
         stamps: HostStamps = evidence.pop("host_stamps", {})
         return int(evidence.pop("t_ns", self._clock_ns())), stamps
+
+    async def _sleep_while_active(self, progress: _Progress, instant_ns: int) -> None:
+        """Sleep until an instant, or until the fault has ended, for example by `heal`."""
+        with trio.move_on_after(max(0, instant_ns - self._clock_ns()) / 1e9):
+            while progress.is_active:
+                await progress.changed.wait()
 
     async def _sleep_until(self, instant_ns: int) -> None:
         await trio.sleep(max(0, instant_ns - self._clock_ns()) / 1e9)

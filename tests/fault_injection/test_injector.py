@@ -443,8 +443,9 @@ def test_a_lease_that_expires_early_is_reported() -> None:
     backend = MadeUpBackend()
     backend.refuses["renew f"] = ControlError("user", "fault f is healed")
     freeze = step(id="f", at="1s", do="freeze", on="b1", for_="30s")
-    injection, _ = play(freeze, backend)
+    injection, lines = play(freeze, backend, head=HEAD + '[guard]\nlease = "6s"\n')
     assert row(injection, "f")["healed_by"] == "lease"
+    assert stages(lines, "f")["failed"] < 5, "the injector waits for a fault that has ended"
     assert injection.problems == (
         "f: it ended before its time: by `heal`, or because its lease ran out",
     )
