@@ -376,7 +376,7 @@ class Client:
         broker = self._broker
         broker.inbox.acknowledge_taken()
         await broker.wait_delivered()
-        publication = broker.inbox.take_publication(at_once if broker.records_deliveries else _ALL)
+        publication = broker.inbox.take_publication(at_once if broker.stores_state else _ALL)
         broker.line.read_on()
         await broker.wait_saved()
         return publication
