@@ -424,3 +424,25 @@ async def test_a_publication_behind_the_last_returned_one_cannot_be_committed(
             refusal = str(error)
         assert "subscription 1 has not received 3 of" in refusal
         await subscription.commit(first)
+
+
+@in_virtual_time
+async def test_publications_of_the_broker_before_a_move_can_be_committed() -> None:
+    """The old broker cannot be reached, and the application has not received all of its inbox."""
+    async with (
+        brokers(3) as (b0, b1, _),
+        client_of(b0, "p", publishes=True) as publisher,
+        client_of(b1, "s", automatic_commit=False) as subscriber,
+    ):
+        subscription = subscriber.subscription(await subscriber.subscribe("topic = 'oil'"))
+        for _ in range(3):
+            await publisher.publish(OIL, b"")
+        await subscriber.receive_one()
+        await trio.sleep(1)  # the others are in the inbox
+        b1.fault("cut", "s")
+        await subscriber.move("b2")
+        await publisher.publish(OIL, b"")
+        for sequence in (2, 3, 4):
+            publication = await subscriber.receive_one()
+            assert publication.sequence == sequence
+            await subscription.commit(publication)
