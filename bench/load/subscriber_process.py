@@ -229,7 +229,8 @@ class SubscriberProcess:
             await trio.lowlevel.checkpoint()
 
     def _on_session(self, change: str, details: Mapping[str, Any]) -> None:
-        _report(change, reason=str(details.get("reason", "")))
+        place = f"{details['address']}: " if change == "failed" else ""
+        _report(change, reason=f"{place}{details.get('reason', '')}")
 
     def _on_refused(self, request: str, number: int, reason: str) -> None:
         _report("problem", text=f"{request} refused: {reason}")

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata
@@ -98,6 +97,7 @@ class RunDirectory:
     Attributes:
         path: the folder; its name is the run id.
         manifest: content of `manifest.json`; call `write_manifest` after a change.
+        is_in_use: True if another process of this machine writes the run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -106,8 +106,11 @@ class RunDirectory:
         self.manifest: dict[str, Any] = {}
         path.mkdir(parents=True, exist_ok=True)
         self._log = (path / JOURNAL).open("a", encoding="utf-8")
-        with suppress(OSError):  # a file system without locks
+        self.is_in_use = False
+        try:
             fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:  # another error on a file system without locks
+            self.is_in_use = isinstance(error, BlockingIOError)
 
     @property
     def run_id(self) -> str:

@@ -26,7 +26,6 @@ from typing import Any, Final
 from bench.load.splitmix import splitmix64
 from bench.run.run_directory import (
     RunDirectory,
-    is_written,
     json_text,
     machine_facts,
     new_run_directory,
@@ -80,9 +79,10 @@ def find_unfinished(
             continue
         if manifest.get("plan_digest") == digest:
             _refuse_other_hosts(path, manifest, hosts)
-            if is_written(path):
-                raise FolderInUse(f"{path}: another command carries out its runs; wait for its end")
             directory = RunDirectory(path)
+            if directory.is_in_use:
+                directory.leave()
+                raise FolderInUse(f"{path}: another command carries out its runs; wait for its end")
             directory.manifest = manifest
             directory.log("resumed")
             return directory

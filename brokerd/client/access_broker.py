@@ -100,11 +100,6 @@ class AccessBroker:
         return self._writer is not None
 
     @property
-    def records_deliveries(self) -> bool:
-        """True if each delivery is recorded: for a store, or for commits by the application."""
-        return self.stores_state or self.core.progress.mode == "explicit"
-
-    @property
     def store_failure(self) -> OSError | None:
         """The error after which nothing is stored any more; None if there was none."""
         return self._writer.failure if self._writer is not None else None
@@ -146,12 +141,13 @@ class AccessBroker:
         """Acknowledge the deliveries that were taken, save the state, and end the session."""
         self.inbox.acknowledge_taken()
         self.inbox.commit_parts()
+        # No other task receives from here on: its publications would not be committed.
+        self.line.fail("is closed: its `async with` has ended")
         with contextlib.suppress(OSError):  # it is `store_failure`, and propagates out of `connect`
             await self.wait_saved()
         await self.line.leave()
         if self._writer is not None:
             self._writer.stop()
-        self.line.fail("is closed: its `async with` has ended")
 
     def failed_transaction(self, why: str) -> ClientError:
         """Return the error to raise, now and later, because commits are no longer permitted."""
@@ -169,7 +165,8 @@ class AccessBroker:
             raise ClientError(f"client {self.name} has tokens, and does not commit: it resumes")
         if progress.mode == "automatic":
             raise ClientError(f"client {self.name} commits by itself: automatic_commit = True")
-        if not progress.commit(number, source, last):
+        is_waiting = self.inbox.is_waiting(number, source, last)
+        if is_waiting or not progress.commit(number, source, last):
             raise ClientError(f"subscription {number} has not received {last} of {source}")
         self.line.acknowledge()
         await self.wait_saved()

@@ -76,6 +76,7 @@ class Commitment:
         self._processed: Places = {}
         self._delivered: Places = {}
         self._delivered_origins: dict[tuple[int, SourceId], int] = {}
+        self._predecessor: Commitment | None = None
 
     def __len__(self) -> int:
         return len(self._untaken)
@@ -220,13 +221,22 @@ class Commitment:
 
     def was_delivered(self, number: int, source: SourceId, last: int) -> bool:
         """Return True if the application has received this publication of a source."""
-        return self._delivered_of(number, source).get((number, source), 0) >= last
+        return self._has_delivered(number, source, last) or (
+            self._predecessor is not None
+            and number in self._wanted
+            and self._predecessor.was_delivered(number, source, last)
+        )
 
     def commit(self, number: int, source: SourceId, last: int) -> None:
         """Commit the deliveries of a subscription up to a publication that was given.
 
         Includes all earlier publications of the stream, of other sources too.
         """
+        if self._predecessor is not None and not self._has_delivered(number, source, last):
+            self._predecessor.commit(number, source, last)
+            self._processed = furthest(self._predecessor._processed, self._processed, self._wanted)
+            self.release()
+            return
         is_placed = (number, source) in self._delivered_origins
         place = self._place_of(number, source, last) if is_placed else (source, last)
         if place is None:
@@ -294,6 +304,10 @@ class Commitment:
                 self._acknowledge(entry)
         self._untaken = kept
 
+    def _has_delivered(self, number: int, source: SourceId, last: int) -> bool:
+        """Return True if this publication has arrived here, and not at the predecessor alone."""
+        return self._delivered_of(number, source).get((number, source), 0) >= last
+
     def _delivered_of(self, number: int, source: SourceId) -> Mapping[tuple[int, SourceId], int]:
         return (
             self._delivered_origins
@@ -356,7 +370,11 @@ class Commitment:
             del self._delivered_origins[given]
 
     def take_over(self, predecessor: "Commitment") -> None:
-        """Continue from the positions of a predecessor, or from later starts here."""
+        """Continue from the positions of a predecessor, or from later starts here.
+
+        The application may still receive, and commit, arrivals of a predecessor that has ended.
+        """
+        self._predecessor = predecessor if predecessor._untaken else None
         self._delivered = furthest(predecessor._delivered, self._delivered, self._wanted)
         self._processed = furthest(predecessor._processed, self._processed, self._wanted)
         self._delivered_origins = {

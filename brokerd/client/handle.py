@@ -368,15 +368,16 @@ class Client:
         Args:
             at_once: with a store, the number of publications that one save records as delivered. A
                 save for each costs hundreds of times as much as its receipt. If the process is
-                killed, up to `at_once` - 1 publications that it has not received are not delivered
-                to the next process. Without a store no save takes place.
+                killed, up to `at_once` - 1 publications that it has not received count as
+                delivered, and are lost unless the protocol redelivers (`Promises.redelivers`).
+                Without a store no save takes place.
         """
         self._check_without_tokens("receive")
         check_integer("at_once", at_once, 1)
         broker = self._broker
         broker.inbox.acknowledge_taken()
         await broker.wait_delivered()
-        publication = broker.inbox.take_publication(at_once if broker.records_deliveries else _ALL)
+        publication = broker.inbox.take_publication(at_once if broker.stores_state else _ALL)
         broker.line.read_on()
         await broker.wait_saved()
         return publication

@@ -10,6 +10,7 @@ from brokerd.client.broker_connection import BrokerConnection
 from brokerd.client.commitment import ArrivalPart
 from brokerd.client.events import Announced, GapsAnnounced, Received
 from brokerd.model.client_messages import Deliveries
+from brokerd.model.identity import SourceId
 
 INBOX_LIMIT_BYTES: Final = 32 << 20
 
@@ -119,16 +120,24 @@ class Inbox:
         """Replace the first run by its publications that were not returned."""
         if self._open is None:
             return
+        self._add_open_part()
         line, event = self._events.popleft()
         assert isinstance(event, Received), f"{event} is no run"
         run, *later = event.deliveries
-        self._parts.append((line, _part_of(event, run, self._returned)))
         rest = run.run.after(self._returned)
         assert rest is not None, f"{self._returned} ends {run.run.sequences}"
         left = replace(event, deliveries=(type(run)(rest, run.subscriptions), *later))
         self.waiting_bytes += _size(left) - _size(event)
         self._events.appendleft((line, left))
         self._open = None
+
+    def _add_open_part(self) -> None:
+        """Add the returned publications of the open run; those behind them are not delivered."""
+        line, event = self._events[0]
+        assert isinstance(event, Received), f"{event} is no run"
+        part = _part_of(event, event.deliveries[0], self._returned)
+        line.core.progress.retract_delivery(part)
+        self._parts.append((line, part))
 
     @property
     def first(self) -> Arrival:
@@ -168,14 +177,20 @@ class Inbox:
             line.core.progress.take(serial)
             line.acknowledge()
 
+    def is_waiting(self, number: int, source: SourceId, sequence: int) -> bool:
+        """Return True if a publication is in the open run, or later, and was not returned."""
+        if self._open is None:
+            return False
+        _, event = self._events[0]
+        assert isinstance(event, Received), f"{event} is no run"
+        run = event.deliveries[0]
+        is_of_run = run.run.source == source and number in run.subscriptions
+        return is_of_run and sequence > self._returned
+
     def commit_parts(self) -> None:
         """Commit the taken parts of the first arrival, before the client leaves."""
         if self._open is not None:
-            line, event = self._events[0]
-            assert isinstance(event, Received), f"{event} is no run"
-            part = _part_of(event, event.deliveries[0], self._returned)
-            line.core.progress.retract_delivery(part)  # of the publications behind it
-            self._parts.append((line, part))
+            self._add_open_part()
         parts, self._parts = self._parts, []
         for line, part in parts:
             line.core.progress.take_part(part)

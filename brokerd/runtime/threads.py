@@ -21,11 +21,21 @@ Result = TypeVar("Result")
 async def run_in_thread(
     call: Callable[[], Result], *, limiter: trio.CapacityLimiter | None = None
 ) -> Result:
-    """Return or raise the result of a call in a thread; without a thread, in this task."""
+    """Return or raise the result of a call in a thread; without a thread, in this task.
+
+    The call is carried out once, even if it fails for lack of a thread of its own.
+    """
+    has_begun = False
+
+    def carry_out() -> Result:
+        nonlocal has_begun
+        has_begun = True
+        return call()
+
     try:
-        return await trio.to_thread.run_sync(call, limiter=limiter)
+        return await trio.to_thread.run_sync(carry_out, limiter=limiter)
     except RuntimeError as error:
-        if not has_met_process_limit(error):
+        if has_begun or not has_met_process_limit(error):
             raise
     return call()
 

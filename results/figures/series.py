@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.checker.latency import quantile_of
 from results.figures.drawing import Drawing, Metric, house_style
+from results.figures.style import literal
 from results.repetitions.comparison import spreads_of
 from results.repetitions.numbers import NUMBERS
 from results.repetitions.series_runs import Point, SeriesRuns, load_series
@@ -93,7 +94,7 @@ def draw(
         rows, series.points, timelines, numbers, strict=True
     ):
         _draw_point(axes, point, timeline, 2.5 * highest)
-        axes.set_title(point.name, loc="left", fontweight="bold")
+        axes.set_title(literal(point.name), loc="left", fontweight="bold")
         axes.set_title(_describe(of_point), loc="right", fontsize=7.5)
     lowest = min(ms for timeline in timelines for ms in timeline.typical.values())
     rows[0].set_ylim(bottom=0.7 * lowest)

@@ -185,3 +185,23 @@ def test_a_process_that_outlives_its_fault_is_killed_no_more(tmp_path: Path) -> 
     trio.run(play)
     assert sent == [b"die taken\n"]
     assert orders == [("die",)]
+
+
+@pytest.mark.parametrize(
+    "change, details, reason",
+    [
+        ("failed", {"reason": "connection refused", "address": "h:1"}, "h:1: connection refused"),
+        ("lost", {"reason": "closed"}, "closed"),
+        ("attached", {"source": None}, ""),
+    ],
+)
+def test_a_process_reports_its_failed_attempt_with_the_broker(
+    monkeypatch: pytest.MonkeyPatch, change: str, details: dict[str, Any], reason: str
+) -> None:
+    reports: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        "bench.load.subscriber_process._report",
+        lambda report, *, reason: reports.append((report, reason)),
+    )
+    SubscriberProcess._on_session(SubscriberProcess.__new__(SubscriberProcess), change, details)
+    assert reports == [(change, reason)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from brokerd.client.client import ClientError, connect
+from brokerd.client.client import Client, ClientError, connect
 from brokerd.client.store import FileStore
 from brokerd.errors import ConfigError, StorageCorrupt
 from brokerd.model.identity import SourceId
@@ -101,6 +101,58 @@ async def test_a_restarted_subscriber_receives_the_rest_of_a_run(
             with trio.move_on_after(1):
                 await anext(subscriber)
             await publisher.flush()
+
+
+@pytest.mark.parametrize("ends_another", [False, True])
+@in_virtual_time
+async def test_a_client_that_leaves_loses_no_publication_that_was_recorded_ahead(
+    ends_another: bool,
+) -> None:
+    """One save records five publications; the end of a subscription divides their run."""
+    async with (
+        brokers(2) as (b0, b1),
+        client_of(b0, "p", publishes=True) as publisher,
+    ):
+        store = MemoryStore()
+        async with client_of(b1, "s", store=store) as subscriber:
+            await subscriber.subscribe("topic = 'oil'")
+            number = await subscriber.subscribe("topic = 'gas'")
+            publisher.publish_many_nowait([encode_attributes(OIL)], bytes(6), 0, b"")
+            received = [(await subscriber.receive_one(5)).sequence for _ in range(2)]
+            if ends_another:
+                await subscriber.unsubscribe(number)
+        async with client_of(b1, "s", store=store) as subscriber:
+            received += await take(subscriber, 4)
+        assert received == [1, 2, 3, 4, 5, 6]
+
+
+@in_virtual_time
+async def test_a_client_that_leaves_returns_no_publication_to_another_task() -> None:
+    """What the task received during the last save was on no record, and arrived again."""
+    async with (
+        brokers(2) as (b0, b1),
+        client_of(b0, "p", publishes=True) as publisher,
+        trio.open_nursery() as nursery,
+    ):
+        store = MemoryStore()
+        received: list[int] = []
+        refused: list[str] = []
+
+        async def receive_another(subscriber: Client) -> None:
+            try:
+                received.append((await subscriber.receive_one(5)).sequence)
+            except ClientError as error:
+                refused.append(str(error))
+
+        async with client_of(b1, "s", store=store) as subscriber:
+            await subscriber.subscribe("topic = 'oil'")
+            publisher.publish_many_nowait([encode_attributes(OIL)], bytes(6), 0, b"")
+            received += [(await subscriber.receive_one(5)).sequence for _ in range(2)]
+            nursery.start_soon(receive_another, subscriber)
+        async with client_of(b1, "s", store=store) as subscriber:
+            received += await take(subscriber, 4)
+        assert received == [1, 2, 3, 4, 5, 6]
+        assert ["is closed" in each for each in refused] == [True]
 
 
 @in_virtual_time
@@ -346,20 +398,24 @@ async def test_an_undelivered_publication_cannot_be_committed() -> None:
             subscriber.subscription(2)
 
 
+@pytest.mark.parametrize("has_store", [False, True])
 @in_virtual_time
-async def test_a_publication_behind_the_last_returned_one_cannot_be_committed() -> None:
+async def test_a_publication_behind_the_last_returned_one_cannot_be_committed(
+    has_store: bool,
+) -> None:
     """The run is taken one by one, and another client has received the rest."""
+    store = MemoryStore() if has_store else None
     async with (
         brokers(1) as (b0,),
         client_of(b0, "p", publishes=True) as publisher,
-        client_of(b0, "s", automatic_commit=False) as subscriber,
+        client_of(b0, "s", automatic_commit=False, store=store) as subscriber,
         client_of(b0, "t") as other,
     ):
         number = await subscriber.subscribe("topic = 'oil'")
         await other.subscribe("topic = 'oil'")
         publisher.publish_many_nowait([encode_attributes(OIL)], bytes(4), 0, b"")
         subscription = subscriber.subscription(number)
-        first = await subscriber.receive_one()
+        first = await subscriber.receive_one(4)
         later = [await other.receive_one() for _ in range(3)]
         refusal = ""
         try:
@@ -368,3 +424,25 @@ async def test_a_publication_behind_the_last_returned_one_cannot_be_committed() 
             refusal = str(error)
         assert "subscription 1 has not received 3 of" in refusal
         await subscription.commit(first)
+
+
+@in_virtual_time
+async def test_publications_of_the_broker_before_a_move_can_be_committed() -> None:
+    """The old broker cannot be reached, and the application has not received all of its inbox."""
+    async with (
+        brokers(3) as (b0, b1, _),
+        client_of(b0, "p", publishes=True) as publisher,
+        client_of(b1, "s", automatic_commit=False) as subscriber,
+    ):
+        subscription = subscriber.subscription(await subscriber.subscribe("topic = 'oil'"))
+        for _ in range(3):
+            await publisher.publish(OIL, b"")
+        await subscriber.receive_one()
+        await trio.sleep(1)  # the others are in the inbox
+        b1.fault("cut", "s")
+        await subscriber.move("b2")
+        await publisher.publish(OIL, b"")
+        for sequence in (2, 3, 4):
+            publication = await subscriber.receive_one()
+            assert publication.sequence == sequence
+            await subscription.commit(publication)

@@ -4,10 +4,12 @@ import json
 from functools import cache
 from math import sqrt
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from results.figures import series
 from results.figures.drawing import Drawing
 from results.figures.style import literal
 from results.figures.sweep import Line, draw, lines_of, series_sweep, zones_of
@@ -194,3 +196,15 @@ def test_a_text_between_dollar_signs_is_no_formula() -> None:
     for text in ("a = '$x^^y$'", "a = '$A' or a = '$B'", "a > 1"):
         assert not is_math_text(literal(text))
         assert literal(text).replace(r"\$", "$") == text
+
+
+def test_a_point_with_dollar_signs_is_named_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep over filters ended the figure of its series."""
+    name = "filter=a = '$x^^y$'"
+    for part in ("_draw_point", "_caption", "_describe"):
+        monkeypatch.setattr(series, part, lambda *_: "")
+    run = SimpleNamespace(topology={"brokers": ["b"]}, run_id="r")
+    found = SimpleNamespace(name=name, modal=SimpleNamespace(run=run), runs=[run])
+    all_of: Any = SimpleNamespace(points=[found], run_ids=["r"])
+    drawing = series.draw(all_of, [series.Timeline({0: 1.0}, {0: 2.0}, {})], [{}])
+    assert drawing.figure.axes[0].get_title(loc="left") == literal(name)

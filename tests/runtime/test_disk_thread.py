@@ -99,6 +99,19 @@ def test_calls_are_carried_out_at_once_while_no_thread_can_be_started(
     assert [each is threading.main_thread() for each in done] == [True] * 4 + [False]
 
 
+def test_a_call_that_can_start_no_thread_of_its_own_is_carried_out_once() -> None:
+    """The store of an application may work in threads."""
+    done: list[int] = []
+
+    def save() -> None:
+        done.append(1)
+        raise RuntimeError("can't start new thread")
+
+    with pytest.raises(RuntimeError, match="start new thread"):
+        trio.run(run_in_thread, save)
+    assert done == [1]
+
+
 def test_a_name_that_no_thread_can_resolve_is_a_failed_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
