@@ -12,6 +12,7 @@ import trio
 
 from brokerd.config import BrokerConfig, LossAcceptance
 from brokerd.errors import DiskFailed, ForeignState, LogDamaged, StateLost, StorageCorrupt
+from brokerd.model.losses import LAST_LINEAGE
 from brokerd.model.operator_acts import ACCEPT_LOSS
 from brokerd.protocols.interface import Change, Commit, CoreStatus, LogEnds
 from brokerd.runtime.connection import clock_ns
@@ -153,6 +154,7 @@ class Stores:
         lineage = 0
         if accepted is not None:
             lineage = max(self._meta.marks().lineage + 1, int(time.time()))
+            _check_lineage(config.broker, lineage)
             new = replace(new, lineage=lineage, step=LINEAGE_STEP, witnessed=accepted.incarnation)
         beginning = self._meta.begin(config.deployment_id, new)
         marks = self._meta.marks()
@@ -280,6 +282,19 @@ class Stores:
             self._meta.close()
         if self.volume is not None:
             self.volume.close()
+
+
+def _check_lineage(broker: str, lineage: int) -> None:
+    """Check that a lineage leaves room for the positions behind a loss.
+
+    Raises:
+        StateLost: the machine's clock shows a year after 2105; nothing was changed.
+    """
+    if lineage > LAST_LINEAGE:
+        raise StateLost(
+            f"{broker}: the loss of its state cannot be accepted: this machine's clock shows the "
+            "year 2106 or a later one. Set the clock right, and repeat the command"
+        )
 
 
 async def begin_with_room(

@@ -236,6 +236,19 @@ def test_an_unsigned_act_is_refused_and_one_without_a_key_too(tmp_path: Path) ->
     begun(config_of(tmp_path, accept_loss=act)).close()
 
 
+def test_no_loss_is_accepted_at_a_time_that_leaves_no_positions_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(config_of(tmp_path)).close()
+    record_loss(tmp_path, b"", "a neighbour has more")
+    config = config_of(tmp_path, accept_loss=accepted(tmp_path))
+    monkeypatch.setattr(stores_module.time, "time", lambda: 2.0**32)
+    with pytest.raises(StateLost, match="Set the clock right"):
+        begun(config)
+    monkeypatch.setattr(stores_module.time, "time", lambda: 2.0**32 - 1)
+    begun(config).close()
+
+
 def test_an_act_accepts_one_loss_and_not_the_next_one(tmp_path: Path) -> None:
     with closing(begun(config_of(tmp_path))) as stores:
         record_loss(tmp_path, stores.ledger.present.start, "b2 proves it")
