@@ -202,6 +202,8 @@ class LogVolume:
     def accept_end(self) -> None:
         """Accept the present end of the log, even if later groups were durable."""
         self._mark.remove()
+        if self._file >= 0 and self._fsync:
+            self._mark.open()
         self._files.sync_folder(self._folder)
         self.lost_groups = 0
 
@@ -300,6 +302,10 @@ class LogVolume:
             raise LogDamaged(f"{path}: damaged at byte {position}", position)
         if is_one_bit_off(data, position, salt):
             text = f"{path}: damaged at byte {position}: a bit has changed"
+            raise LogDamaged(text, position)
+        if self._fsync and not self._mark.exists:
+            # The file is durable before the first group of a segment, so no crash removes it.
+            text = f"{path}: damaged at byte {position}: the file {MARK_NAME} is missing"
             raise LogDamaged(text, position)
         self._check_end(path, position)
         self.torn_bytes = len(data) - position
