@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.files import MARK_BYTES
+from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import MARK_NAME, LogVolume
 from tests.helpers.lossy_disk import LossyDisk
 from tests.helpers.small_disk import limit_writes
