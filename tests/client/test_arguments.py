@@ -99,6 +99,8 @@ REFUSED_ATTRIBUTES: dict[str, Any] = {
     "long name": {"a" * 257: 1},
     "long value": {"a": "b" * 257},
     "many": {f"a{n}": n for n in range(65)},
+    "marker of a loss": {"$lost": True},
+    "encoded marker of a loss": encode_attributes({"$lost": True}),
     "no encoded map": b"garbage",
     "nothing encoded": b"",
     "two encoded maps": OIL + OIL,
