@@ -6,7 +6,6 @@ on to the callbacks, the inbox and the waiting calls.
 
 import contextlib
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
