@@ -22,6 +22,7 @@ from brokerd.runtime.program import read_own_program
 from brokerd.runtime.state_folder import (
     MOST_CAUSE,
     RecordedLoss,
+    check_kinds,
     forget_loss,
     loss_text,
     read_loss,
@@ -123,6 +124,7 @@ class Stores:
 
     def _begin(self) -> Beginning:
         config, folder = self._config, self._folder
+        check_kinds(folder)
         if self._meta is None:
             path = folder / "meta.sqlite3"
             self._meta = SqliteMetaStore(

@@ -1,5 +1,6 @@
 """Tests of state folders with less than the durable state, or without a folder."""
 
+import re
 import shutil
 from contextlib import closing
 from dataclasses import replace
@@ -274,6 +275,33 @@ def test_a_folder_that_is_not_the_brokers_own_is_refused_and_stays_as_it_is(
             begun(config_of(tmp_path, **changes))
         assert content_of(tmp_path) == before
     begun(config_of(tmp_path)).close()
+
+
+@pytest.mark.parametrize("is_loop", [False, True], ids=["another kind", "a loop of links"])
+@pytest.mark.parametrize(
+    "name",
+    ["logs", "logs/synced", "logs/00000001.log", "meta.sqlite3", "meta.sqlite3-wal",
+     "meta.sqlite3.synced"],
+)  # fmt: skip
+def test_a_file_of_another_kind_in_a_state_folder_is_refused_by_name(
+    tmp_path: Path, name: str, is_loop: bool
+) -> None:
+    with closing(begun(config_of(tmp_path))) as stores:
+        write(stores, 1, 2)
+    path = tmp_path / name
+    is_folder = path.is_dir()
+    if is_folder:
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    if is_loop:
+        path.symlink_to(path.name)
+    elif is_folder:
+        path.write_text("x")
+    else:
+        path.mkdir()
+    kind = "folder" if is_folder else "file"
+    with pytest.raises(StorageCorrupt, match=f"{re.escape(str(path))}: is no {kind}"):
+        begun(config_of(tmp_path))
 
 
 def test_logs_without_rows_are_refused_and_stay_as_they_are(tmp_path: Path) -> None:
