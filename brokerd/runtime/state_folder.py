@@ -24,7 +24,7 @@ from brokerd.storage.files import is_no_room
 
 LOSS: Final = "loss.json"
 _LOCK: Final = "lock"
-_WATCHED: Final = (_LOCK, "meta.sqlite3", "logs")
+_WATCHED: Final = (_LOCK, "meta.sqlite3", "meta.sqlite3-wal", "logs")
 _PID_WIDTH: Final = 10
 _BESIDE_ROWS: Final = ("meta.sqlite3-wal", "meta.sqlite3-shm", "meta.sqlite3.synced")
 

@@ -132,6 +132,10 @@ class Files(Protocol):
         """Truncate a file to `size`."""
         ...
 
+    def end_of(self, file: int) -> int:
+        """Return the size of an open file; -1 if the file has no name any more."""
+        ...
+
     def sync(self, file: int) -> None:
         """Make the content of a file durable."""
         ...
@@ -188,6 +192,11 @@ class DiskFiles:
     def cut(self, file: int, size: int) -> None:
         """See Files."""
         os.ftruncate(file, size)
+
+    def end_of(self, file: int) -> int:
+        """See Files."""
+        found = os.fstat(file)
+        return found.st_size if found.st_nlink else -1
 
     def sync(self, file: int) -> None:
         """See Files."""

@@ -350,6 +350,13 @@ class LogVolume:
             raise name_error(error, self._path(self._segment)) from error
         if self._fsync:
             self._sync()
+        if self._files.end_of(self._file) != self._size + len(group):
+            raise StorageCorrupt(
+                f"{self._path(self._segment)} was removed or replaced while this broker was "
+                "running; nothing was acknowledged since. Put the newest copy of the state folder "
+                "back"
+            )
+        if self._fsync:
             self._mark.write(self._segments[self._segment].salt, self._group)
         self._apply(self._size, entries)
         self._size += len(group)

@@ -243,6 +243,25 @@ def test_an_end_torn_by_a_crash_is_removed_and_reported(tmp_path, cut):
     assert indices(folder) == [1]
 
 
+@pytest.mark.parametrize("change", ["removed", "replaced", "written over by an older copy"])
+def test_a_segment_that_is_removed_or_replaced_takes_no_further_groups(tmp_path, change):
+    """No restart would find the groups, so they must not be acknowledged."""
+    folder = tmp_path / "log"
+    files = opened(folder)
+    files.write([entry(A, 1)])
+    path = folder / "00000001.log"
+    content = path.read_bytes()
+    if change == "written over by an older copy":
+        path.write_bytes(content[:-1])
+    else:
+        path.unlink()
+    if change == "replaced":
+        path.write_bytes(content)
+    with pytest.raises(StorageCorrupt, match="removed or replaced while this broker was running"):
+        files.write([entry(A, 2)])
+    files.close()
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_end_without_the_file_of_the_mark_is_damaged_and_not_torn(tmp_path, number):
     """No crash removes that file: it is durable before the first group of a segment."""
