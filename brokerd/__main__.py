@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from brokerd.errors import BrokerError, BrokerMustEnd, DiskFailed
+from brokerd.errors import BrokerError, BrokerMustEnd, DiskFailed, StorageCorrupt
 from brokerd.runtime.process import run_broker
 
 EXIT_INTERNAL: Final = 70
@@ -28,7 +28,7 @@ def main() -> int:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return 2
-    except BrokerMustEnd as error:
+    except (BrokerMustEnd, StorageCorrupt) as error:
         print(error, file=sys.stderr)
         return EXIT_CONFIG
     except BrokerError as error:

@@ -6,7 +6,6 @@ on to the callbacks, the inbox and the waiting calls.
 
 import contextlib
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +33,7 @@ from brokerd.config import SessionParameters
 from brokerd.model.identity import SourceId
 from brokerd.runtime.streams import Dial
 from brokerd.sessions.messages import Farewell
+from brokerd.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -245,12 +245,16 @@ class AccessBroker:
             with trio.move_on_at(warning_s) as scope:
                 await self.wait_changed()
             if scope.cancelled_caught:
-                warning_s = math.inf
+                warning_s = self._changes.next_warning_s(self.line)
+                if self.line.unattached_since_s is not None:
+                    continue
                 logger.warning(
-                    "client %s: %d publications are not acknowledged after %g s: a subscriber has "
-                    "not received or not committed them; this client must receive, too, if it has "
+                    "client %s: %s without an acknowledgement after %g s: a subscriber has not "
+                    "received or not committed them; this client must receive, too, if it has "
                     "subscriptions",
-                    *(self.name, len(self.core.outgoing), self.options.unreachable_after_s),
+                    self.name,
+                    counted(len(self.core.outgoing), "publication"),
+                    self.options.unreachable_after_s,
                 )
 
     async def wait_arrived(self) -> None:

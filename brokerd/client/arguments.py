@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from brokerd.errors import ConfigError
+from brokerd.model.losses import MARKER
 from brokerd.model.predicate import Predicate, PredicateError
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import Buffer
@@ -134,7 +135,9 @@ class AttributeBlobs:
             if attributes not in self._known:
                 self.check((attributes,))
             return attributes
-        return encode_attributes(attributes)  # type: ignore[arg-type]
+        blob = encode_attributes(attributes)  # type: ignore[arg-type]
+        _check_reserved((blob,))
+        return blob
 
     def check(self, table: Sequence[bytes]) -> None:
         """Refuse a table with anything but encoded attribute maps.
@@ -160,9 +163,16 @@ class AttributeBlobs:
         # A long blob is checked by itself, so that the bytes decoded at once stay few.
         long = next((blob for blob in new if len(blob) > MAXIMUM_BLOB_BYTES), None)
         decode_attribute_table([long] if long is not None else new)
+        _check_reserved(new)
         if len(known) + len(new) > _REMEMBERED_BLOBS:
             known.clear()
         known.update(dict.fromkeys(new[:_REMEMBERED_BLOBS]))
+
+
+def _check_reserved(table: Sequence[bytes]) -> None:
+    """Refuse the attributes of a loss marker, for which brokers end the session of a client."""
+    if MARKER in table:
+        raise ValueError("attributes $lost = true alone are reserved: brokers announce losses so")
 
 
 class PublicationArguments:

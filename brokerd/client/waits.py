@@ -85,10 +85,21 @@ class Changes:
             with trio.move_on_at(warning_s) as scope:
                 await self.wait(line, lines.line)
             if scope.cancelled_caught:
-                warning_s = math.inf
+                warning_s = self.next_warning_s(line)
+                if line.unattached_since_s is not None:
+                    continue
                 text = "client %s: subscription %d is %s after %g s: not all brokers confirm it"
                 state = line.states.get(number, "unanswered")
                 logger.warning(text, self._name, number, state, self._unreachable_after_s)
+
+    def next_warning_s(self, line: BrokerConnection) -> float:
+        """Return the time of the next line about a slow answer: one line for each call.
+
+        An unreachable broker is not slow, and has a line of its own.
+        """
+        if line.unattached_since_s is None:
+            return math.inf
+        return trio.current_time() + max(1.0, self._unreachable_after_s)
 
     def warn_if_unreachable(self, line: BrokerConnection) -> None:
         """Write one line to the log per outage, for applications that only receive."""

@@ -31,6 +31,9 @@ LINEAGE_BITS: Final = 20
 LIFE_BITS: Final = 31
 """Positions of a log between two losses, as a power of two."""
 
+LAST_LINEAGE: Final = (1 << 32) - 1
+"""The highest lineage, a time in seconds of the year 2106: later positions exceed 63 bits."""
+
 _MARKERS: Final = 1 << 12
 """Highest numbers of a lineage, which are for markers of streams."""
 

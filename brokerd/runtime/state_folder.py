@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from brokerd.config import BrokerConfig
-from brokerd.errors import BrokerError, BrokerMustEnd
+from brokerd.errors import BrokerError, BrokerMustEnd, StorageCorrupt
 from brokerd.files import sync_folder
 from brokerd.storage.files import is_no_room
 
 LOSS: Final = "loss.json"
 _LOCK: Final = "lock"
-_WATCHED: Final = (_LOCK, "meta.sqlite3", "logs")
+_WATCHED: Final = (_LOCK, "meta.sqlite3", "meta.sqlite3-wal", "logs")
 _PID_WIDTH: Final = 10
+_BESIDE_ROWS: Final = ("meta.sqlite3-wal", "meta.sqlite3-shm", "meta.sqlite3.synced")
 
 
 class PreflightError(BrokerError):
@@ -69,6 +70,26 @@ class StateFolder:
                     "if it is gone, start the broker without it: its neighbours prove the loss, "
                     "and the broker ends with the command that accepts it"
                 )
+
+
+def check_kinds(folder: Path) -> None:
+    """Check that the files of a state folder are files, and its folder of logs is a folder.
+
+    Raises:
+        StorageCorrupt: the folder cannot be a broker's own.
+    """
+    logs, rows = folder / "logs", "meta.sqlite3"
+    is_fit = {logs: logs.is_dir()}
+    for path in (*folder.glob(f"{rows}*"), logs / "synced", *logs.glob("*.log")):
+        if path.suffix == ".log" or path.name in ("synced", rows, *_BESIDE_ROWS):
+            is_fit[path] = path.is_file()
+    for path, fits in is_fit.items():
+        if not fits and os.path.lexists(path):
+            kind = "folder" if path == logs else "file"
+            raise StorageCorrupt(
+                f"{path}: is no {kind}, so the state folder is not as a broker left it. Put the "
+                f"newest copy of {folder} back"
+            )
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import trio
 
 from brokerd.config import BrokerConfig, LossAcceptance
 from brokerd.errors import DiskFailed, ForeignState, LogDamaged, StateLost, StorageCorrupt
+from brokerd.model.losses import LAST_LINEAGE
 from brokerd.model.operator_acts import ACCEPT_LOSS
 from brokerd.protocols.interface import Change, Commit, CoreStatus, LogEnds
 from brokerd.runtime.connection import clock_ns
@@ -21,6 +22,7 @@ from brokerd.runtime.program import read_own_program
 from brokerd.runtime.state_folder import (
     MOST_CAUSE,
     RecordedLoss,
+    check_kinds,
     forget_loss,
     loss_text,
     read_loss,
@@ -122,6 +124,7 @@ class Stores:
 
     def _begin(self) -> Beginning:
         config, folder = self._config, self._folder
+        check_kinds(folder)
         if self._meta is None:
             path = folder / "meta.sqlite3"
             self._meta = SqliteMetaStore(
@@ -153,6 +156,7 @@ class Stores:
         lineage = 0
         if accepted is not None:
             lineage = max(self._meta.marks().lineage + 1, int(time.time()))
+            _check_lineage(config.broker, lineage)
             new = replace(new, lineage=lineage, step=LINEAGE_STEP, witnessed=accepted.incarnation)
         beginning = self._meta.begin(config.deployment_id, new)
         marks = self._meta.marks()
@@ -280,6 +284,19 @@ class Stores:
             self._meta.close()
         if self.volume is not None:
             self.volume.close()
+
+
+def _check_lineage(broker: str, lineage: int) -> None:
+    """Check that a lineage leaves room for the positions behind a loss.
+
+    Raises:
+        StateLost: the machine's clock shows a year after 2105; nothing was changed.
+    """
+    if lineage > LAST_LINEAGE:
+        raise StateLost(
+            f"{broker}: the loss of its state cannot be accepted: this machine's clock shows the "
+            "year 2106 or a later one. Set the clock right, and repeat the command"
+        )
 
 
 async def begin_with_room(

@@ -132,6 +132,10 @@ class Files(Protocol):
         """Truncate a file to `size`."""
         ...
 
+    def end_of(self, file: int) -> int:
+        """Return the size of an open file; -1 if the file has no name any more."""
+        ...
+
     def sync(self, file: int) -> None:
         """Make the content of a file durable."""
         ...
@@ -189,6 +193,11 @@ class DiskFiles:
         """See Files."""
         os.ftruncate(file, size)
 
+    def end_of(self, file: int) -> int:
+        """See Files."""
+        found = os.fstat(file)
+        return found.st_size if found.st_nlink else -1
+
     def sync(self, file: int) -> None:
         """See Files."""
         os.fdatasync(file)
@@ -234,7 +243,7 @@ class SyncedMark:
 
     def newest(self) -> tuple[bytes, int]:
         """Return the tag and the number in the mark; (b"", 0) if there is no valid mark."""
-        if not self._exists():
+        if not self.exists:
             return b"", 0
         data = self._files.read(self._path)
         if len(data) != MARK_BYTES or zlib.crc32(data[: _MARK.size]) != _checksum_of(data):
@@ -246,7 +255,7 @@ class SyncedMark:
         """Open the file for writing; a new name is durable with the next sync of its folder."""
         if self._file >= 0:
             return
-        exists = self._exists()
+        exists = self.exists
         if not exists or len(self._files.read(self._path)) != MARK_BYTES:
             if exists:
                 self._files.remove(self._path)
@@ -273,8 +282,9 @@ class SyncedMark:
                 raise name_error(error, self._path) from error
 
     def remove(self) -> None:
-        """Remove the mark together with the marked file."""
-        if self._exists():
+        """Close and remove the file."""
+        self.close()
+        if self.exists:
             self._files.remove(self._path)
 
     def close(self) -> None:
@@ -283,7 +293,9 @@ class SyncedMark:
             self._files.close(self._file)
             self._file = -1
 
-    def _exists(self) -> bool:
+    @property
+    def exists(self) -> bool:
+        """True if there is a file, with or without a valid mark."""
         return self._path.name in self._files.names(self._path.parent)
 
 

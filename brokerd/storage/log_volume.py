@@ -202,6 +202,8 @@ class LogVolume:
     def accept_end(self) -> None:
         """Accept the present end of the log, even if later groups were durable."""
         self._mark.remove()
+        if self._file >= 0 and self._fsync:
+            self._mark.open()
         self._files.sync_folder(self._folder)
         self.lost_groups = 0
 
@@ -301,6 +303,10 @@ class LogVolume:
         if is_one_bit_off(data, position, salt):
             text = f"{path}: damaged at byte {position}: a bit has changed"
             raise LogDamaged(text, position)
+        if self._fsync and not self._mark.exists:
+            # The file is durable before the first group of a segment, so no crash removes it.
+            text = f"{path}: damaged at byte {position}: the file {MARK_NAME} is missing"
+            raise LogDamaged(text, position)
         self._check_end(path, position)
         self.torn_bytes = len(data) - position
         file = self._files.open(path, change=True)
@@ -344,6 +350,13 @@ class LogVolume:
             raise name_error(error, self._path(self._segment)) from error
         if self._fsync:
             self._sync()
+        if self._files.end_of(self._file) != self._size + len(group):
+            raise StorageCorrupt(
+                f"{self._path(self._segment)} was removed or replaced while this broker was "
+                "running; nothing was acknowledged since. Put the newest copy of the state folder "
+                "back"
+            )
+        if self._fsync:
             self._mark.write(self._segments[self._segment].salt, self._group)
         self._apply(self._size, entries)
         self._size += len(group)

@@ -313,7 +313,9 @@ class SqliteMetaStore:
         if digest != found:
             raise StorageCorrupt(
                 f"{self._path}: its rows have the digest {found}, and their last transaction wrote "
-                f"{digest or 'none'}: a part of the file has changed"
+                f"{digest or 'none'}: a part of the file has changed. Put the newest copy of "
+                f"{self._path.parent} back; if there is none, move the folder away and start the "
+                "broker, which ends with the command that accepts the loss"
             )
         self._transactions, self._digest = int(number), total
 

@@ -34,8 +34,8 @@ from pubsubctl.errors import PreflightFailed, UserError
 
 LEAF_DAYS: Final = 30
 AUTHORITY_DAYS: Final = 3_650
-CLOCK_ALLOWANCE: Final = timedelta(minutes=5)
-"""The tolerated lag of a host's clock behind the controller's."""
+CLOCK_ALLOWANCE: Final = timedelta(days=1)
+"""The tolerated lag of a host's clock behind the controller's, a wrong time zone included."""
 
 CERTIFICATE_FILE: Final = "authority.pem"
 KEY_FILE: Final = "authority.key"

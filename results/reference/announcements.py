@@ -88,7 +88,7 @@ def _parse_range(
     incarnation, first, last = (int(line[name]) for name in ("incarnation", "first", "last"))
     is_of_stream = publishers is not None and line["source"] not in publishers
     is_loss = is_of_stream and line.get("reason") == STATE_LOST
-    most, end = (2**31, 2**63) if is_loss else (2**16, 2**47)
+    most, end = (2**32, 2**63) if is_loss else (2**16, 2**47)
     if incarnation >= most or not 0 < first <= last < end:
         raise FileRefusal(f"{path}: {values} are no publications")
     return str(line["source"]), incarnation, first, last

@@ -99,6 +99,8 @@ REFUSED_ATTRIBUTES: dict[str, Any] = {
     "long name": {"a" * 257: 1},
     "long value": {"a": "b" * 257},
     "many": {f"a{n}": n for n in range(65)},
+    "marker of a loss": {"$lost": True},
+    "encoded marker of a loss": encode_attributes({"$lost": True}),
     "no encoded map": b"garbage",
     "nothing encoded": b"",
     "two encoded maps": OIL + OIL,
@@ -356,7 +358,7 @@ async def test_a_flush_that_waits_for_its_own_client_says_so(
         await client.publish({}, b"")
         assert not await refusal_of(client.flush)
         assert [line.getMessage() for line in caplog.records] == [
-            "client c: 1 publications are not acknowledged after 30 s: a subscriber has not "
+            "client c: 1 publication without an acknowledgement after 30 s: a subscriber has not "
             "received or not committed them; this client must receive, too, if it has subscriptions"
         ]
         await client.receive()

@@ -28,7 +28,9 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 @in_virtual_time
-async def test_a_call_fails_with_the_name_of_the_unreachable_broker(call: str) -> None:
+async def test_a_call_fails_with_the_name_of_the_unreachable_broker(
+    call: str, caplog: pytest.LogCaptureFixture
+) -> None:
     net = MemoryNet()
     async with connect("nowhere", "c", publishes=True, dial=net.dial, window=1) as client:
         await client.publish(OIL, b"1")
@@ -36,6 +38,7 @@ async def test_a_call_fails_with_the_name_of_the_unreachable_broker(call: str) -
         with pytest.raises(BrokerUnreachable, match=r"no broker for 30 s \(nowhere: "):
             await CALLS[call](client)
         assert trio.current_time() - began_s == pytest.approx(30, abs=0.1)
+    assert all("has reached no broker" in each.getMessage() for each in caplog.records)
 
 
 @in_virtual_time

@@ -168,6 +168,10 @@ class MemoryFiles:
         del self._files[file][size:]
         self.trail.append(Cut(file, size))
 
+    def end_of(self, file: int) -> int:
+        """See Files."""
+        return len(self._files[file]) if file in self._names.values() else -1
+
     def sync(self, file: int) -> None:
         """See Files."""
         self.before("sync")

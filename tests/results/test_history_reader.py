@@ -66,9 +66,9 @@ def test_a_range_of_publications_is_within_its_bounds(
 
 def test_a_stream_that_began_with_a_loss_has_larger_numbers_than_a_publisher() -> None:
     lost = {**LINE, "source": "stream", "reason": STATE_LOST}
-    large = {"incarnation": (1 << 31) - 1, "last": (1 << 63) - 1}
+    large = {"incarnation": (1 << 32) - 1, "last": (1 << 63) - 1}
     _parse_range(HONEST, lost | large, {SOURCE})
-    for changes in ({"incarnation": 1 << 31}, {"last": 1 << 63}, {"reason": "silence"}):
+    for changes in ({"incarnation": 1 << 32}, {"last": 1 << 63}, {"reason": "silence"}):
         with pytest.raises(FileRefusal):
             _parse_range(HONEST, lost | large | changes, {SOURCE})
     for publishers in (None, {"stream"}):

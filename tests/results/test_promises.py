@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from brokerd.model.losses import LAST_LINEAGE
 from brokerd.text import toml_text
 from results.checker.checks import Verdict, check_runs
 from results.reference.files import FileRefusal
@@ -420,8 +421,8 @@ def test_a_gap_is_permitted_by_a_retention_that_a_broker_logged(tmp_path: Path) 
         assert promises_with_retentions(run.promises, run, read_logs(run)) == history.promises
 
 
-STREAM = {"source": "b1/1782579199999999", "incarnation": 1_700_000_000}
-"""A loss in a stream of a broker. The incarnation is a time."""
+STREAM = {"source": "b1/1782579199999999", "incarnation": LAST_LINEAGE}
+"""A loss in a stream of a broker. The incarnation is the last possible time, of the year 2106."""
 
 
 def run_with_lost_stream(folder: Path, name: str, act: dict[str, Any] | None) -> Path:

@@ -1,5 +1,6 @@
 """Tests of state folders with less than the durable state, or without a folder."""
 
+import re
 import shutil
 from contextlib import closing
 from dataclasses import replace
@@ -236,6 +237,19 @@ def test_an_unsigned_act_is_refused_and_one_without_a_key_too(tmp_path: Path) ->
     begun(config_of(tmp_path, accept_loss=act)).close()
 
 
+def test_no_loss_is_accepted_at_a_time_that_leaves_no_positions_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(config_of(tmp_path)).close()
+    record_loss(tmp_path, b"", "a neighbour has more")
+    config = config_of(tmp_path, accept_loss=accepted(tmp_path))
+    monkeypatch.setattr(stores_module.time, "time", lambda: 2.0**32)
+    with pytest.raises(StateLost, match="Set the clock right"):
+        begun(config)
+    monkeypatch.setattr(stores_module.time, "time", lambda: 2.0**32 - 1)
+    begun(config).close()
+
+
 def test_an_act_accepts_one_loss_and_not_the_next_one(tmp_path: Path) -> None:
     with closing(begun(config_of(tmp_path))) as stores:
         record_loss(tmp_path, stores.ledger.present.start, "b2 proves it")
@@ -261,6 +275,33 @@ def test_a_folder_that_is_not_the_brokers_own_is_refused_and_stays_as_it_is(
             begun(config_of(tmp_path, **changes))
         assert content_of(tmp_path) == before
     begun(config_of(tmp_path)).close()
+
+
+@pytest.mark.parametrize("is_loop", [False, True], ids=["another kind", "a loop of links"])
+@pytest.mark.parametrize(
+    "name",
+    ["logs", "logs/synced", "logs/00000001.log", "meta.sqlite3", "meta.sqlite3-wal",
+     "meta.sqlite3.synced"],
+)  # fmt: skip
+def test_a_file_of_another_kind_in_a_state_folder_is_refused_by_name(
+    tmp_path: Path, name: str, is_loop: bool
+) -> None:
+    with closing(begun(config_of(tmp_path))) as stores:
+        write(stores, 1, 2)
+    path = tmp_path / name
+    is_folder = path.is_dir()
+    if is_folder:
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    if is_loop:
+        path.symlink_to(path.name)
+    elif is_folder:
+        path.write_text("x")
+    else:
+        path.mkdir()
+    kind = "folder" if is_folder else "file"
+    with pytest.raises(StorageCorrupt, match=f"{re.escape(str(path))}: is no {kind}"):
+        begun(config_of(tmp_path))
 
 
 def test_logs_without_rows_are_refused_and_stay_as_they_are(tmp_path: Path) -> None:
@@ -312,7 +353,7 @@ def test_the_folder_of_another_protocol_is_refused(tmp_path: Path) -> None:
         begun(config_of(tmp_path, protocol="q"))
 
 
-@pytest.mark.parametrize("name", ["", "lock", "meta.sqlite3", "logs"])
+@pytest.mark.parametrize("name", ["", "lock", "meta.sqlite3", "meta.sqlite3-wal", "logs"])
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["deleted", "replaced"])
 def test_a_removed_or_replaced_state_folder_is_detected(
     name: str, is_replaced: bool, tmp_path: Path

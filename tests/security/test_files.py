@@ -6,6 +6,7 @@ S-PERM-1 and S-TAR-1. test_deployed.py examines the leftovers of a real deployme
 import ast
 import os
 import stat
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,13 @@ from brokerd.config import TlsFiles
 from brokerd.errors import ControlError
 from brokerd.runtime.control_socket import bind_control_socket
 from brokerd.runtime.tls import TlsCredentials
-from pubsubctl.deployment.authority import CERTIFICATE_FILE, KEY_FILE, LEAF_DAYS, Authority
+from pubsubctl.deployment.authority import (
+    CERTIFICATE_FILE,
+    CLOCK_ALLOWANCE,
+    KEY_FILE,
+    LEAF_DAYS,
+    Authority,
+)
 from pubsubctl.errors import UserError
 from tests.helpers.certificates import Certificates
 
@@ -132,7 +139,7 @@ def test_certificates_end_within_thirty_days_and_a_longer_one_is_not_to_be_had(
         pem = authority.issue("d", role, "x").certificate_pem  # type: ignore[arg-type]
         certificate = x509.load_pem_x509_certificate(pem)
         lasts = certificate.not_valid_after_utc - certificate.not_valid_before_utc
-        assert lasts.days <= LEAF_DAYS
+        assert lasts - CLOCK_ALLOWANCE <= timedelta(days=LEAF_DAYS)
     with pytest.raises(AssertionError, match="at most 30"):
         authority.issue("d", "broker", "b1", days=31)
 

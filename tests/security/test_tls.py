@@ -172,7 +172,7 @@ async def test_a_peer_without_a_valid_certificate_receives_no_answer(
         "no certificate": lambda: _without_certificate(lab),
         "rogue authority": lambda: _with(rogue.files("client", "c", trust=lab)),
         "expired": lambda: _with(lab.files("client", "c", days_ago=30.1)),
-        "not valid yet": lambda: _with(lab.files("client", "c", days_ago=-1)),
+        "not valid yet": lambda: _with(lab.files("client", "c", days_ago=-1.1)),
         "TLS 1.2": lambda: _with(lab.files("client", "c"), maximum_version=ssl.TLSVersion.TLSv1_2),
     }
     net = MemoryNet()
@@ -196,11 +196,16 @@ async def test_a_peer_without_a_valid_certificate_receives_no_answer(
         assert b1.messages(0) == [YES]
 
 
+@pytest.mark.parametrize("days_ago", [29.9, -0.9])
 @in_virtual_time
-async def test_the_same_certificate_that_expires_was_good_before(lab: Certificates) -> None:
-    """The date is the only reason for the refusal of the expired certificate."""
+async def test_a_certificate_is_good_before_its_end_and_a_day_before_its_making(
+    tmp_path: Path, days_ago: float
+) -> None:
+    """Clocks lag by up to a day, such as with a wrong time zone."""
+    lab = Certificates(tmp_path)
     async with secured_broker(lab) as (net, _, _):
-        good = TlsCredentials(lab.files("client", "c", days_ago=29.9))
+        good = TlsCredentials(lab.files("client", "c", days_ago=days_ago))
+        good.check("client", "c", "d")
         assert isinstance(await answer_to(net, good, client_hello("c", "d", 1, 1)), Hello)
 
 
@@ -341,7 +346,7 @@ UNUSABLE_FILES: dict[str, tuple[MakeFiles, str]] = {
     ),
     "expired certificate": (lambda lab, _: lab.files("broker", "b0", days_ago=30.1), "has expired"),
     "certificate of tomorrow": (
-        lambda lab, _: lab.files("broker", "b0", days_ago=-1),
+        lambda lab, _: lab.files("broker", "b0", days_ago=-1.1),
         "not valid yet",
     ),
 }
@@ -526,7 +531,7 @@ async def test_a_client_ends_at_once_if_a_certificate_is_refused(tmp_path: Path,
     own = {
         "authority of the client": lambda: other.files("client", "c", trust=lab),
         "expired": lambda: lab.files("client", "c", days_ago=30.1),
-        "not valid yet": lambda: lab.files("client", "c", days_ago=-1),
+        "not valid yet": lambda: lab.files("client", "c", days_ago=-1.1),
     }.get(case, lambda: lab.files("client", "c"))
     async with one_broker(TlsCredentials(broker())) as (net, b0, _):
         dial = securely(net.dial, TlsCredentials(own()))

@@ -179,6 +179,22 @@ def test_an_invalid_parameter_value_is_refused(setting: str, complaint: str) -> 
         with_settings(draw_plan(0, "delta_tree"), (setting,))
 
 
+@pytest.mark.parametrize(
+    "protocol, setting, complaint",
+    [
+        ("ges_reliable", "partition_policy=readdress", "'stay' or 'induce_roam'"),
+        ("durable", "hold_lease_ns=0", "at least"),
+        ("gryphon", "nack_chunk_ns=0", "at least"),
+        ("multi_proxy", "ownership=none", "ownership"),
+    ],
+)
+def test_a_value_that_no_topology_may_have_is_refused_in_simulations_too(
+    protocol: str, setting: str, complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        with_settings(draw_plan(0, protocol), (setting,))
+
+
 def test_an_adversary_accepts_parameters_and_repeats_them_in_its_command() -> None:
     options = AdversaryOptions(protocol="gryphon", settings=("events_per_message=1",))
     plain = run_adversary(3, AdversaryOptions(protocol="gryphon"))

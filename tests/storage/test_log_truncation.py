@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.storage.files import MARK_BYTES
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import MARK_NAME, LogVolume
 from tests.helpers.lossy_disk import LossyDisk
@@ -80,7 +81,7 @@ def test_a_log_continues_after_a_torn_end_and_another_crash(
     files.write([entry(A, 2)])
     files.close()
     os.truncate(folder / "00000001.log", (folder / "00000001.log").stat().st_size - 1)
-    (folder / MARK_NAME).unlink()
+    (folder / MARK_NAME).write_bytes(bytes(MARK_BYTES))
     torn = (folder / "00000001.log").read_bytes()
     disk = LossyDisk(tmp_path, monkeypatch)
     disk.has(folder / "00000001.log", torn)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from brokerd.errors import LogDamaged, StorageCorrupt
 from brokerd.storage import log_groups, log_volume
-from brokerd.storage.files import DiskFiles
+from brokerd.storage.files import MARK_BYTES, DiskFiles
 from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
 from brokerd.storage.log_volume import LogVolume
 from tests.helpers.lossy_disk import LossyDisk
@@ -235,12 +235,55 @@ def test_an_end_torn_by_a_crash_is_removed_and_reported(tmp_path, cut):
     path = max(folder.glob("*.log"))
     size = path.stat().st_size
     os.truncate(path, size - cut)
-    (folder / log_volume.MARK_NAME).unlink()
+    (folder / log_volume.MARK_NAME).write_bytes(bytes(MARK_BYTES))
     found, files = reopened(folder)
     assert [index for _, index, _ in found] == [1]
     assert 0 < files.torn_bytes < size
     files.close()
     assert indices(folder) == [1]
+
+
+@pytest.mark.parametrize("change", ["removed", "replaced", "written over by an older copy"])
+def test_a_segment_that_is_removed_or_replaced_takes_no_further_groups(tmp_path, change):
+    """No restart would find the groups, so they must not be acknowledged."""
+    folder = tmp_path / "log"
+    files = opened(folder)
+    files.write([entry(A, 1)])
+    path = folder / "00000001.log"
+    content = path.read_bytes()
+    if change == "written over by an older copy":
+        path.write_bytes(content[:-1])
+    else:
+        path.unlink()
+    if change == "replaced":
+        path.write_bytes(content)
+    with pytest.raises(StorageCorrupt, match="removed or replaced while this broker was running"):
+        files.write([entry(A, 2)])
+    files.close()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_end_without_the_file_of_the_mark_is_damaged_and_not_torn(tmp_path, number):
+    """No crash removes that file: it is durable before the first group of a segment."""
+    folder = tmp_path / "log"
+    written(folder, *([entry(A, n)] for n in range(1, number + 1)), segment_bytes=1)
+    path = max(folder.glob("*.log"))
+    assert path.name == f"{number:08d}.log"
+    os.truncate(path, path.stat().st_size - 1)
+    (folder / log_volume.MARK_NAME).unlink()
+    for _ in range(2):
+        with pytest.raises(LogDamaged, match="the file synced is missing"):
+            reopened(folder)
+    volume = LogVolume(folder)
+    volume.begin(LOGS, recovering=True, drops_damage=True)
+    volume.accept_end()
+    volume.write([entry(A, number)])
+    volume.close()
+    assert indices(folder) == [*range(1, number + 1)]
+    last = max(folder.glob("*.log"))
+    os.truncate(last, last.stat().st_size - 1)
+    with pytest.raises(LogDamaged, match="was on disk"):
+        reopened(folder)  # groups behind an accepted loss are marked durable
 
 
 def test_damage_before_a_whole_group_is_no_torn_end(tmp_path):
@@ -249,7 +292,7 @@ def test_damage_before_a_whole_group_is_no_torn_end(tmp_path):
     path = max(folder.glob("*.log"))
     whole = path.read_bytes()
     second = whole.rindex(b"psl1")
-    (folder / log_volume.MARK_NAME).unlink()
+    (folder / log_volume.MARK_NAME).write_bytes(bytes(MARK_BYTES))
     for place in range(second):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 3]) + whole[place + 1 :])
         with pytest.raises(StorageCorrupt, match="damaged at byte"):
@@ -266,7 +309,7 @@ def test_an_only_segment_after_others_is_never_taken_as_empty(tmp_path, size):
     for later in set(folder.glob("*.log")) - {path}:
         later.unlink()
     os.truncate(path, size)
-    (folder / log_volume.MARK_NAME).unlink()
+    (folder / log_volume.MARK_NAME).write_bytes(bytes(MARK_BYTES))
     volume = LogVolume(folder)
     for _ in range(2):
         with pytest.raises(LogDamaged, match="damaged at byte"):
@@ -466,7 +509,7 @@ def test_no_payload_makes_a_torn_end_look_like_damage(payloads, cut):
         files.close()
         last = sizes[-1] - sizes[-2] if len(payloads) > 1 else sizes[-1] - 24
         os.truncate(path, sizes[-1] - 1 - cut % last)
-        (folder / log_volume.MARK_NAME).unlink()
+        (folder / log_volume.MARK_NAME).write_bytes(bytes(MARK_BYTES))
         found, again = reopened(folder)
         assert found == expected[:-1]
         again.write([entry(A, len(expected), b"goes on")])
@@ -482,7 +525,7 @@ def test_a_payload_that_pretends_to_be_many_groups_does_not_cost_a_look_at_each(
     written(folder, [entry(A, 1)], [entry(A, 2, pretended * 1_000)])
     path = max(folder.glob("*.log"))
     os.truncate(path, path.stat().st_size - 1)
-    (folder / log_volume.MARK_NAME).unlink()
+    (folder / log_volume.MARK_NAME).write_bytes(bytes(MARK_BYTES))
     summed = []
 
     def crc32(data: bytes) -> int:

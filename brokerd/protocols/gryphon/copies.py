@@ -38,6 +38,9 @@ from brokerd.protocols.interface import Chop, Effect, LogEnds, LogRecord, Read
 SNAPSHOT_BYTES: Final = 1 << 20
 """Least bytes of live writes of a copy after which a snapshot replaces them."""
 
+FILL_WINDOW: Final = 4
+"""Messages with a copy that a receiver has not acknowledged, at most."""
+
 PLACES_PER_READ: Final = 64
 """Entries of the log of copies that one read covers while a copy is sent back."""
 
@@ -49,11 +52,13 @@ class _Transfer:
     Attributes:
         spans: records that are not sent, with their logs.
         reading: first place of the entries that are being read; 0 for none.
+        in_flight: messages that the owner has not acknowledged; the first begins the copy.
     """
 
     copy: StateCopy
     spans: deque[tuple[str, Span]]
     reading: int = 0
+    in_flight: int = 1
 
 
 class CopyAck(NamedTuple):
@@ -265,10 +270,20 @@ class Copies:
         self._transfers[owner] = _Transfer(copy, spans)
         return CopyWrites(owner, term, 0, True, (CopyWrite(WriteKind.BEGIN, "", 0, 0, ()),))
 
-    def send_next(self, owner: BrokerNumber) -> CopyWrites | Read | None:
-        """Return the next read of a transfer, the end of the copy, or None without a transfer."""
+    def on_stored(self, owner: BrokerNumber) -> None:
+        """Record that the owner has stored a part of the copy."""
         transfer = self._transfers.get(owner)
-        if transfer is None or transfer.reading:
+        if transfer is not None:
+            transfer.in_flight = max(0, transfer.in_flight - 1)
+
+    def send_next(self, owner: BrokerNumber) -> CopyWrites | Read | None:
+        """Return the next read of a transfer, or the end of the copy.
+
+        Returns:
+            None without a transfer, during a read, and while the window is full.
+        """
+        transfer = self._transfers.get(owner)
+        if transfer is None or transfer.reading or transfer.in_flight >= FILL_WINDOW:
             return None
         if not transfer.spans:
             del self._transfers[owner]
@@ -284,6 +299,7 @@ class Copies:
         if transfer is None or transfer.reading != first:
             return None
         transfer.reading = 0
+        transfer.in_flight += 1
         writes = []
         while transfer.spans:
             log, span = transfer.spans[0]

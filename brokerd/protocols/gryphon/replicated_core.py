@@ -460,6 +460,7 @@ class ReplicatedCore(CoreWrapper):
 
     def _on_stored(self, peer: BrokerNumber, message: CopyStored) -> None:
         if message.owner == peer:
+            self.copies.on_stored(peer)
             self._send_copy(peer)
             return
         state = self._owned(peer, message.owner)
@@ -510,16 +511,19 @@ class ReplicatedCore(CoreWrapper):
         elif purpose == "copies":
             self._read_all(self.copies.on_page(event.first, event.records))
             self._announce_copies()
-        else:
-            message: CopyWrites | None
-            if purpose == "fill":
-                assert self.state is not None, "a fill without a state to copy"
-                first = event.first + self._offsets.get(event.log, 0)
-                message = self.state.on_page(peer, event.log, first, event.records)
-            else:
-                message = self.copies.on_places(peer, event.first, event.records)
+        elif purpose == "fill":
+            assert self.state is not None, "a fill without a state to copy"
+            first = event.first + self._offsets.get(event.log, 0)
+            message = self.state.on_page(peer, event.log, first, event.records)
             if message is not None:
                 self._send(peer, message)
+                if self.state.can_fill(peer):
+                    self._fill(peer, self.state)
+        else:
+            message = self.copies.on_places(peer, event.first, event.records)
+            if message is not None:
+                self._send(peer, message)
+                self._send_copy(peer)
 
     def _on_persisted(self, event: Persisted) -> None:
         if event.token > _OWN_TOKENS:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber
+from brokerd.protocols.gryphon.copies import FILL_WINDOW
 from brokerd.protocols.gryphon.messages import CopyState, CopyStored, CopyWrite, CopyWrites
 from brokerd.protocols.gryphon.replication import (
     RowKey,
@@ -48,11 +49,13 @@ class _Fill:
         cursors: per log, the next record to send.
         reading: the log of the records that are being read; "" for none.
         released: per log, the first record, if records that were not sent are released.
+        in_flight: messages that the replica has not acknowledged; the first begins the copy.
     """
 
     cursors: dict[str, int]
     reading: str = ""
     released: dict[str, int] = field(default_factory=dict)
+    in_flight: int = 1
 
 
 class ReplicatedState:
@@ -235,11 +238,21 @@ class ReplicatedState:
                 f"{self.position} of {self._term}",
             )
         if message.position == 0:
-            return peer in self._fills and not self._fills[peer].reading
+            if (fill := self._fills.get(peer)) is None:
+                return False  # of the last messages before the end of the copy
+            if not fill.in_flight:
+                raise RemoteProtocolError(peer, "acknowledges a part of a copy twice")
+            fill.in_flight -= 1
+            return self.can_fill(peer)
         if peer not in self._live:
             raise RemoteProtocolError(peer, "acknowledges live writes without a copy")
         self.held[peer] = max(self.held.get(peer, 0), message.position)
         return False
+
+    def can_fill(self, peer: BrokerNumber) -> bool:
+        """Return True if the next part of a replica's copy may be read."""
+        fill = self._fills.get(peer)
+        return fill is not None and not fill.reading and fill.in_flight < FILL_WINDOW
 
     def fill_next(self, peer: BrokerNumber) -> Read | CopyWrites:
         """Return the next read for a replica's copy, or the end that makes the copy whole."""
@@ -265,6 +278,7 @@ class ReplicatedState:
         if fill is None or fill.reading != log or fill.cursors[log] != first:
             return None
         fill.reading = ""
+        fill.in_flight += 1
         fill.cursors[log] = first + len(records)
         writes = [CopyWrite(WriteKind.RECORDS, log, first, 0, tuple(records))]
         if released := fill.released.pop(log, 0):

@@ -179,6 +179,7 @@ def set_parameters(
             topologies that set the value.
     """
     planning, definition = planning_of(protocol), definition_of(protocol)
+    chosen: dict[str, Any] = {}
     known = [
         item.name for item in fields(parameters) if item.name not in definition.topology_parameters
     ]
@@ -202,6 +203,10 @@ def set_parameters(
         parameters = type(parameters).from_mapping({**values, name: value}, setting)
         set_there = replace(topology, settings=((protocol, ((name, value),)),))
         definition.check_topology(set_there, setting)
+        chosen[name] = value
+    # Beside defaults, as in a topology: what a seed draws beside a value is no reason to refuse.
+    where = f"parameters.{protocol}"
+    type(parameters).from_mapping(chosen, where).check(where)
     return parameters
 
 

@@ -179,17 +179,18 @@ class Owner:
         stored = self.replica.write(OWNER, message)
         if not message.is_awaited or not self.state.on_stored(REPLICA, stored):
             return
-        following = self.state.fill_next(REPLICA)
-        if isinstance(following, CopyWrites):
-            self.in_flight.append(following)
-            return
-        first, log = self.logs[following.log]
-        page = [*log][following.first - first : following.end - first]
-        while self.random.random() < 0.3:
-            self.change()  # while the page is read
-        filled = self.state.on_page(REPLICA, following.log, following.first, page)
-        assert filled is not None
-        self.in_flight.append(filled)
+        while self.state.can_fill(REPLICA):
+            following = self.state.fill_next(REPLICA)
+            if isinstance(following, CopyWrites):
+                self.in_flight.append(following)
+                return
+            first, log = self.logs[following.log]
+            page = [*log][following.first - first : following.end - first]
+            while self.random.random() < 0.3:
+                self.change()  # while the page is read
+            filled = self.state.on_page(REPLICA, following.log, following.first, page)
+            assert filled is not None
+            self.in_flight.append(filled)
 
     def settle(self) -> None:
         """Deliver all messages of a session."""
@@ -209,6 +210,7 @@ class Owner:
         while message is not None:
             for append in found.on_writes(message):
                 records[append.log] += [b"".join(pieces) for pieces in append.records]
+            copies.on_stored(OWNER)
             following = copies.send_next(OWNER)
             if isinstance(following, Read):
                 assert following.log == COPIES

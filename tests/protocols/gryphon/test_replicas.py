@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
-from brokerd.protocols.gryphon.copies import Copies
+from brokerd.protocols.gryphon.copies import FILL_WINDOW, Copies
 from brokerd.protocols.gryphon.definition import COPIES
 from brokerd.protocols.gryphon.messages import (
     CopyEnds,
@@ -424,6 +424,23 @@ def test_an_owner_refuses_a_later_term_and_writes_that_it_has_not_sent() -> None
         state.on_stored(1, CopyStored(0, 5, 1))
 
 
+def test_pages_of_a_copy_are_sent_before_earlier_ones_are_acknowledged() -> None:
+    """A long log is copied at the pace of the disks, not of round trips; the window bounds it."""
+    state = ReplicatedState(0, (1, 2), 3)
+    state.begin(5, 0, {}, {"events": LogEnds(1, 21)})
+    state.on_state(1, CopyState(0, 0, 0, ()))
+    sent = [0]
+    stored = CopyStored(0, 5, 0)
+    while state.on_stored(1, stored):
+        while state.can_fill(1) and isinstance(read := state.fill_next(1), Read):
+            assert state.on_page(1, "events", read.first, (b"record",)) is not None
+            sent[-1] += 1
+        sent.append(0)
+    assert sent == [FILL_WINDOW, *[1] * (20 - FILL_WINDOW), 0, 0]
+    for _ in range(FILL_WINDOW - 1):
+        assert not state.on_stored(1, stored), "acknowledgements that arrive after the end"
+
+
 def test_records_released_while_another_log_is_copied_leave_no_gap() -> None:
     """The first log has no records when a page of the second is read, and has some afterwards."""
     state, copies = ReplicatedState(0, (1, 2), 3), Copies((0,))
@@ -449,6 +466,34 @@ def test_records_released_while_another_log_is_copied_leave_no_gap() -> None:
         store(state.on_page(1, read.log, read.first, (b"r",)))
     store(state.fill_next(1))
     assert copies.state_of(0).logs == (CopyEnds("events", 5, 6), CopyEnds("filters", 1, 3))
+
+
+def test_pages_of_a_returned_copy_are_sent_before_earlier_ones_are_acknowledged() -> None:
+    copies = Copies((0,))
+    copies.recover(LogEnds(), is_valid=True)
+    entries = [b""]
+    records = [RECORD._replace(first=number) for number in range(5, 405)]
+    for position, writes in ((0, (BEGIN,)), *((0, (each,)) for each in records), (4, (END,))):
+        packed, _ = copies.on_writes(0, CopyWrites(0, 2, position, True, writes))
+        entries += [b"".join(pieces) for pieces in packed]
+    copies.on_request(0, 2)
+    copies.on_stored(0)
+    pages = 0
+    while isinstance(read := copies.send_next(0), Read):
+        assert copies.on_places(0, read.first, entries[read.first : read.end]) is not None
+        pages += 1
+    assert (pages, read) == (FILL_WINDOW, None)
+    copies.on_stored(0)
+    assert isinstance(copies.send_next(0), Read)
+
+
+def test_an_owner_refuses_a_second_acknowledgement_of_a_part() -> None:
+    state = ReplicatedState(0, (1, 2), 3)
+    state.begin(5, 0, {}, {"events": LogEnds(1, 21)})
+    state.on_state(1, CopyState(0, 0, 0, ()))
+    assert state.on_stored(1, CopyStored(0, 5, 0))
+    with pytest.raises(RemoteProtocolError, match="twice"):
+        state.on_stored(1, CopyStored(0, 5, 0))
 
 
 def test_a_replica_restarts_with_the_copies_that_its_log_has() -> None:
