@@ -139,3 +139,6 @@ def test_an_absorb_that_ends_before_its_kill_is_a_warning() -> None:
     late = step(id="k", after="a", delay="1s", do="kill", on="b1")
     (found,) = problems(ABSORB + late)
     assert "step a: for = '2s': is released before k" in found
+    for harmless in ("freeze", "blackhole"):
+        after = step(id="k", after="a", delay="1s", do=harmless, on="b1", for_="1s")
+        assert problems(ABSORB + after) == []
