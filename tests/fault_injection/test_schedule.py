@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from itertools import permutations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,7 +28,12 @@ from fault_injection.schedule.schedule import (
     read_schedule,
 )
 from fault_injection.schedule.step import Span
-from fault_injection.schedule.targets import Target, is_same_target, read_target
+from fault_injection.schedule.targets import (
+    Target,
+    explain_unsimulated,
+    is_same_target,
+    read_target,
+)
 
 SECOND_NS = 10**9
 DEMO_TOPOLOGY = FOLDER.parent / "bench" / "topologies" / "demo.toml"
@@ -607,7 +613,31 @@ def test_targets_are_brokers_links_and_directions() -> None:
     assert read_target("s1->b1", TOPOLOGY) == Target(("s1", "b1"), one_way=True)
     assert str(read_target("s1->b1", TOPOLOGY)) == "s1->b1"
     assert is_same_target("b1-s1", "s1-b1")
-    assert not is_same_target("b1->s1", "s1->b1")
+    for one, other in permutations(("b1->s1", "s1->b1", "b1-s1"), 2):
+        assert not is_same_target(one, other)
+    two = {"m": ("b1", "s1")}
+    for text, verb, is_link in (
+        *(("b1-s1", "cut", True), ("s1->b1", "cut", True), ("b1", "cut", False)),
+        *(("b1|s1", "partition", False), ("m", "host-loss", False)),
+    ):
+        assert read_target(text, TOPOLOGY, verb, two).is_link == is_link, text
+
+
+@pytest.mark.parametrize(
+    "verb, on, reason",
+    [
+        ("absorb", "b1", ""),
+        ("absorb", "b1-s1", ""),
+        ("absorb", "b1->s1", "simulated is absorb on a broker or link, not on directions"),
+        ("cut", "b1->s1", ""),
+        ("cut", "b1", "simulated is cut on a link or direction, not on brokers"),
+        ("kill", "b1", ""),
+        ("delay", "b1-s1", "needs real processes"),
+    ],
+)
+def test_a_target_that_is_not_simulated_has_a_reason(verb: str, on: str, reason: str) -> None:
+    found = explain_unsimulated(verb, read_target(on, TOPOLOGY, verb))
+    assert found == (f"needs real processes: {reason}" if "simulated" in reason else reason)
 
 
 def test_the_topology_resolves_names_that_contain_a_dash() -> None:
