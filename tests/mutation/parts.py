@@ -95,6 +95,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "brokerd/sessions": Part(
         (
             "tests/sessions",
+            "tests/security/test_tls.py",
             "tests/protocols/best_effort",
             "tests/simulator/test_stories.py",
             *_COMMON,
