@@ -170,6 +170,25 @@ def test_a_kill_ends_with_the_first_restart_that_follows_it(*, fails: bool) -> N
     assert injection.down == ()
 
 
+def test_a_restart_is_recorded_while_the_next_kill_has_no_answer() -> None:
+    class SlowKill(MadeUpBackend):
+        async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
+            if fault.fault_id == "k2":
+                await trio.sleep(4)
+            return await super().apply(fault, lease_ns)
+
+    outcome, lines = play(
+        step(id="k1", at="1s", do="kill", on="b1")
+        + step(id="r1", at="3s", do="restart", on="b1")
+        + step(id="k2", at="3s", do="kill", on="b1")
+        + step(id="r2", at="9s", do="restart", on="b1"),
+        SlowKill(),
+    )
+    assert (outcome.problems, outcome.down) == ((), ())
+    healed = {line["step"]: line["evidence"] for line in lines if line["stage"] == "healed"}
+    assert healed == {"k1": {"restarted_by": "r1"}, "k2": {"restarted_by": "r2"}}
+
+
 def test_a_restart_has_twenty_seconds_to_show_its_effect() -> None:
     backend = MadeUpBackend()
     backend.hides = {"effect r"}
