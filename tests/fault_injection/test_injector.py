@@ -1,6 +1,7 @@
 """Stories about running a schedule: on a clock that jumps, against a stub backend."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -466,6 +467,26 @@ def test_a_lease_that_expires_early_is_reported() -> None:
     assert row(injection, "f")["healed_by"] == "lease"
     assert injection.problems == (
         "f: it ended before its time: by `heal`, or because its lease ran out",
+    )
+
+
+@pytest.mark.parametrize("silent", [(), (2,), (2, 5), (1, 2, 3)])
+def test_renewals_have_their_usual_pace_again_after_each_answer(silent: tuple[int, ...]) -> None:
+    """A lease of 12 s is renewed each 4 s, and after 1 s if there was no answer."""
+    begun_s: list[float] = []
+
+    class Forgetful(MadeUpBackend):
+        async def renew(self, fault: Fault, lease_ns: int) -> None:
+            begun_s.append(trio.current_time())
+            if len(begun_s) in silent:
+                raise ControlError("busy", "no answer")
+
+    head = HEAD + '[guard]\nlease = "12s"\n'
+    play(step(id="f", at="1s", do="freeze", on="b1", for_="30s"), Forgetful(), head=head)
+    gaps = [later - earlier for earlier, later in pairwise(begun_s)]
+    assert len(gaps) >= 6
+    assert gaps == pytest.approx(
+        [1 if number in silent else 4 for number in range(1, 1 + len(gaps))], abs=0.1
     )
 
 
