@@ -47,7 +47,7 @@ _OF_COMMANDS: Final = tuple(
         *("loss_safety", "placement", "placing", "membership", "other_deployments", "plans"),
         *("publication_lines", "bundle", "certificate_warnings", "decommissioning", "startup"),
         *("topologies", "readiness", "subscriptions", "faults_and_workloads", "injection"),
-        *("preview", "watch", "logbook", "comparison_selftest", "targets", "heal"),
+        *("preview", "watch", "logbook", "comparison_selftest", "targets", "heal", "programs"),
     )
 )
 _OF_TABLES: Final = tuple(
@@ -108,7 +108,7 @@ PARTS: Final[Mapping[str, Part]] = {
     ),
     "brokerd/runtime": Part(("tests/runtime", "tests/security/test_connections.py"), ()),
     "brokerd/agent": Part(("tests/agent",), ()),
-    "bench/load": Part(("tests/bench",), ()),
+    "bench/load": Part(("tests/bench", "tests/results/test_stretches.py"), ()),
     "bench/run": Part(("tests/bench",), ()),
     "fault_injection": Part(("tests/fault_injection", "tests/pubsubctl/test_comparisons.py"), ()),
     "pubsubctl/deployment": Part(_OF_COMMANDS, ()),
