@@ -73,7 +73,10 @@ class LoadClient:
         """Move to another broker; raise ClientError if the broker refuses the client."""
         assert self._client is not None, f"{self.name} is nowhere"
         self._moving_to = broker
-        await self._client.move(address)
+        try:
+            await self._client.move(address)
+        finally:
+            self._moving_to = ""
 
     def leave(self) -> None:
         """Detach from the broker, which then keeps no state; `run` returns after the detachment."""

@@ -17,6 +17,8 @@ from brokerd.history.records import ACKNOWLEDGED, ACKS, INTENTS
 from brokerd.wire.attributes import EncodedAttributes
 
 _LONGEST_RUN = 1024
+SENT_TIMES_KEPT = 100_000
+"""Number of intended times of sent publications that are removed together."""
 _BATCH_SHARE = 8  # at rate `max`, a batch waits for this part of the window to be free
 
 
@@ -186,7 +188,7 @@ class PublisherLoad:
             counts.lateness.add(now_ns - intended)
             if intended >= self.measure_from_ns:
                 counts.measured_lateness.add(now_ns - intended)
-        if self._pending_from > 100_000:
+        if self._pending_from > SENT_TIMES_KEPT:
             del self._pending[: self._pending_from]
             self._pending_from = 0
         self._pending += intended_ns

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -228,6 +229,90 @@ def test_a_new_agent_adopts_faults_of_the_current_boot_only(
         ("applied", None) if is_same_boot else ("healed", "process-death")
     )
     assert fault.deadline_ns == first.keeper.faults["f1"].deadline_ns
+
+
+def test_an_adopted_fault_that_had_ended_stays_as_it_was(tmp_path: Path) -> None:
+    first = World(tmp_path)
+
+    async def story() -> None:
+        await first.apply("f1", "b1")
+        await first.keeper.heal("f1")
+
+    run(story)
+    left = recall(read_journal(first.path))
+    left.boot = "another"
+    second = World(tmp_path)
+    run(lambda: second.keeper.adopt(left))
+    fault = second.keeper.faults["f1"]
+    assert (fault.state, fault.healed_by) == ("healed", "request")
+    assert fault.healed_ns == first.keeper.faults["f1"].healed_ns
+    assert second.published == []
+    assert [entry["entry"] for entry in read_journal(second.path)].count("fault_state") == 2
+
+
+def test_a_second_end_and_a_refused_renewal_change_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    async def story() -> None:
+        fault = await world.apply("f1", "b1")
+        row, before = fault.to_row(), [*read_journal(world.path)]
+        assert 59_000 < row["lease_left_ms"] <= 60_000
+        for lease_ms in (0, 99, -5, True, 1.5, "200"):
+            with pytest.raises(ControlError, match="at least 100"):
+                await world.keeper.renew("f1", cast(int, lease_ms))
+        assert fault.deadline_ns is not None
+        assert [*read_journal(world.path)] == before
+        await world.keeper.heal("f1")
+        healed, after = fault.to_row(), [*read_journal(world.path)]
+        assert healed["lease_left_ms"] is None
+        for by in ("request", "lease"):
+            assert await world.keeper.heal("f1", by) is fault
+        with pytest.raises(ControlError, match="f1 is healed; there is no lease to renew"):
+            await world.keeper.renew("f1", 500)
+        assert fault.to_row() == healed
+        assert [*read_journal(world.path)] == after
+
+    run(story)
+    assert world.told == [("b1", "fault_apply"), ("b1", "fault_heal")]
+    assert world.published == ["fault_applied", "fault_healed"]
+
+
+FREEZE: dict[str, Any] = {"verb": "freeze", "process": "b1", "lease_ms": 500}
+
+
+@pytest.mark.parametrize(
+    "about, reason",
+    [
+        ({"fault_id": ""}, "cannot be an id"),
+        ({"fault_id": 201 * "f"}, "cannot be an id"),
+        ({"fault_id": 200 * "f"}, ""),
+        ({}, ""),
+        ({"verb": "absorb", "peer": "b2"}, ""),
+        ({"peer": "b2"}, "freeze is for processes, not for links"),
+        ({"lease_ms": 99}, "lease_ms = 99; at least 100"),
+        ({"lease_ms": 100}, ""),
+        ({"lease_ms": True}, "lease_ms = True; at least 100"),
+        ({"lease_ms": "500"}, "lease_ms = '500'; at least 100"),
+        ({"verb": "kill", "lease_ms": 0}, ""),
+        ({"direction": "up"}, "direction = 'up'"),
+        ({"parameters": {"signal": "TERM"}}, "freeze takes no parameter 'signal'"),
+        ({"parameters": {"backend": "nft"}}, "freeze is not done by nft"),
+        ({"verb": "cpu-share", "parameters": {}}, "share_percent = None"),
+        ({"verb": "cpu-share", "parameters": {"share_percent": True}}, "share_percent = True"),
+        ({"verb": "cpu-share", "parameters": {"share_percent": 0}}, "share_percent = 0"),
+        ({"verb": "cpu-share", "parameters": {"share_percent": 50}}, ""),
+        ({"verb": "corrupt", "parameters": {"damage": "bits", "draw": 1}}, "damage = 'bits'"),
+        ({"verb": "corrupt", "parameters": {"file": 5, "draw": 1}}, "file = 5 is no text"),
+    ],
+)
+def test_a_fault_is_checked_before_anything_is_done(about: dict[str, Any], reason: str) -> None:
+    fault = Fault(**{"fault_id": "f", **FREEZE, **about})
+    if not reason:
+        fault.check()
+        return
+    with pytest.raises(ControlError, match=re.escape(reason)) as refused:
+        fault.check()
+    assert refused.value.kind == "user"
 
 
 def test_an_ended_deployment_leaves_nothing_to_adopt() -> None:

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from brokerd.agent.journal import Journal, Recollection, read_journal, recall
+from brokerd.errors import StorageCorrupt
 from tests.helpers.lossy_disk import LossyDisk
 
 
@@ -64,3 +65,25 @@ def test_a_deployment_that_has_ended_leaves_nothing_to_the_next_agent() -> None:
 )
 def test_a_second_deployment_is_recalled_like_a_first_one(entry: dict[str, Any]) -> None:
     assert recall([AGENT, *EPISODE, END, AGENT, entry]) == recall([AGENT, entry])
+
+
+def test_each_process_and_fault_is_recalled_with_its_latest_entries() -> None:
+    restarted = {"entry": "start", "process": "n1", "argv": ["brokerd", "2"]}
+    ended = {**EPISODE[0], "identity": (7, 9), "exit": EPISODE[2]}
+    fault = {**EPISODE[3], "state": "applied", "deadline_ns": 6}
+    expected = Recollection("d1", "b1", {"n1": ended}, {"f1": fault}, 8, 9_100)
+    assert recall([AGENT, *map(dict, EPISODE)]) == expected
+    assert recall([AGENT, *map(dict, EPISODE), restarted]).starts == {"n1": restarted}
+
+
+@pytest.mark.parametrize("line", ["[]", "5", "{}", '{"entry": 5}', '{"entry"', ""])
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_line_that_is_no_entry_is_named_unless_a_crash_cut_it_off(
+    tmp_path: Path, line: str, before: int
+) -> None:
+    path = tmp_path / "journal"
+    path.write_text('{"entry": "a"}\n' * before + line)
+    assert [entry["entry"] for entry in read_journal(path)] == before * ["a"]
+    path.write_text('{"entry": "a"}\n' * before + line + "\n")
+    with pytest.raises(StorageCorrupt, match=f"journal:{before + 1}: not an entry"):
+        list(read_journal(path))

@@ -60,9 +60,42 @@ def test_ssh_is_let_through_before_anything_is_stopped(
         assert all(THERE in rule and "accept" not in rule for rule in stopping)
 
 
+@pytest.mark.parametrize("host, family", [(THERE, "ip"), ("[fd00::7]", "ip6")])
+@pytest.mark.parametrize(
+    "verb, mode",
+    [("blackhole", ""), ("cut", ""), ("partition", "blackhole"), ("partition", "cut")],
+)
+@pytest.mark.parametrize("direction", ["in", "out", "both"])
+def test_all_packets_between_two_brokers_are_stopped_and_counted(
+    host: str, family: str, verb: str, mode: str, direction: str
+) -> None:
+    """A connection has the port of the broker that accepted it, at either end."""
+    parameters = {**NFT, "peers": [f"{host}:7002"], **({"mode": mode} if mode else {})}
+    rules = [*nft.Separation.read(verb, direction, parameters).rules()]
+    peer, is_cut = host.strip("[]"), "cut" in (verb, mode)
+    let_pass = [rule for _, rule in rules if rule.endswith("accept")]
+    assert let_pass.count("tcp flags & rst == rst accept") == 2 * is_cut
+    end = "counter reject with tcp reset" if is_cut else "counter drop"
+    stopped = [(chain, rule) for chain, rule in rules if not rule.endswith("accept")]
+    assert sorted(stopped) == sorted(
+        (chain, f"{family} {address} {peer} tcp {port} {end}")
+        for way, chain, address, port in (
+            ("out", "outgoing", "daddr", "dport 7002"),
+            ("out", "outgoing", "daddr", "sport 7001"),
+            ("in", "incoming", "saddr", "sport 7002"),
+            ("in", "incoming", "saddr", "dport 7001"),
+        )
+        if direction in (way, "both")
+    )
+
+
 @pytest.mark.parametrize(
     "changes, why",
     [
+        ({"peers": [f"{THERE}:0"]}, "no such port"),
+        ({"peers": [f"{THERE}:65536"]}, "no such port"),
+        ({"peers": f"{THERE}:7002"}, "nft needs `peers`"),
+        ({"protect": 7002}, "protect is a list of ports"),
         ({"peers": [f"{THERE}:22"]}, "port 22 leads to the machine itself"),
         ({"own": f"{HERE}:22"}, "port 22 leads to the machine itself"),
         ({"peers": [PEER], "protect": [7002]}, "port 7002 leads to the machine itself"),
@@ -87,6 +120,11 @@ def test_the_ssh_port_of_the_operator_is_protected(
     with pytest.raises(ControlError, match="port 2222 leads to the machine itself"):
         nft.Separation.read("cut", "both", {**NFT, "own": f"{HERE}:2222"})
     assert nft.Separation.read("cut", "both", NFT).protected == (22, 2222)
+    more = {**NFT, "protect": [80, 22, 81]}
+    assert nft.Separation.read("cut", "both", more).protected == (22, 80, 81, 2222)
+    for unusable in ("", "10.0.0.9 40000 10.0.0.1", "10.0.0.9 40000 10.0.0.1 ssh", "a b c 1 2"):
+        monkeypatch.setenv("SSH_CONNECTION", unusable)
+        assert nft.Separation.read("cut", "both", NFT).protected == (22,)
 
 
 # ---------------------------------------------------------------- in a namespace

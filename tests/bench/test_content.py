@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bench.load.content import (
     ContentTables,
+    NumberedBlobs,
     SourceContent,
     choice_base,
     content_digest,
@@ -16,6 +17,7 @@ from bench.load.content import (
     draw_payloads,
 )
 from bench.load.splitmix import choices, splitmix64, splitmix64_series
+from results.rules.expectation import encode_attributes
 
 WORDS = st.integers(0, 2**64 - 1)
 
@@ -93,6 +95,20 @@ def test_many_attribute_sets_need_no_digest_table() -> None:
         )
 
 
+@pytest.mark.parametrize("start", [0, 1, 20, 24, 250, 256, 65_530, 70_000, 2**32 - 2, 2**40])
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_counting_attributes_have_the_blobs_of_their_numbers(start: int, count: int) -> None:
+    sets = [{"n": 0, "side": "buy"}, {"n": 0, "side": "sell"}]
+    blobs = NumberedBlobs(sets, "n", 5, encode_attributes)
+    chosen = [number % 2 for number in range(count)]
+    expected = [
+        encode_attributes({**sets[place], "n": 4 + start + number})
+        for number, place in enumerate(chosen)
+    ]
+    assert blobs.blobs(chosen, start) == expected
+    assert [blobs.blob(place, start + n) for n, place in enumerate(chosen)] == expected
+
+
 def test_a_block_computed_again_is_the_same() -> None:
     tables = ContentTables.build(4, [{"n": 1}, {"n": 2}], 30, lambda a: json.dumps(a).encode())
     content = SourceContent(tables, 4, 2, 0)
@@ -103,6 +119,24 @@ def test_a_block_computed_again_is_the_same() -> None:
     again = content.block_of(1)
     assert again is not before
     assert (again.sets, content.payload_of(again)) == (sets, payload)
+
+
+def test_watchers_receive_each_block_once_in_order_unless_it_is_far_ahead() -> None:
+    tables = ContentTables.build(4, [{"n": 1}, {"n": 2}], 30, lambda a: json.dumps(a).encode())
+    content = SourceContent(tables, 4, 2, 0, block_size=16)
+    seen: list[int] = []
+    content.watch(lambda number, block: seen.append(number))
+    for number in (0, 3, 2, 3, 7, 5):
+        assert content.block_of(number * 16 + 1).first == number * 16 + 1
+    assert seen == [*range(8)]
+    for number in (10_007, 10_008, 10_010):
+        content.block_of((number + 1) * 16)
+    assert seen[8:] == [10_007, 10_008, 10_009, 10_010]
+    late: list[int] = []
+    content.watch(lambda number, block: late.append(number))
+    assert late == seen
+    content.block_of(10_011 * 16 + 1)
+    assert (seen[12:], late[12:]) == ([10_011], [10_011])
 
 
 def test_attributes_are_drawn_in_file_order_each_from_its_own_stream() -> None:

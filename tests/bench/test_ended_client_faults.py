@@ -8,8 +8,10 @@ import pytest
 import trio
 
 from bench.load.client_faults import ClientFaults
+from bench.load.load_clients import LoadClient
+from brokerd.client.application import ClientError
 from brokerd.errors import ControlError
-from brokerd.model.fault_verbs import DISCONNECT
+from brokerd.model.fault_verbs import DISCONNECT, ROAM
 from brokerd.runtime.streams import Gate
 from tests.helpers.memory_links import nursery_of_the_test
 from tests.helpers.virtual_time import in_virtual_time
@@ -17,23 +19,25 @@ from tests.helpers.virtual_time import in_virtual_time
 LEASE_MS = 1_000
 
 
-def present_client() -> Any:
+def present_client(name: str = "s1") -> Any:
     """Return a client with a session, as far as a fault looks at it."""
     return SimpleNamespace(
-        name="s1", broker="b1", session=1, is_known=True, processed=0, gate=Gate(),
+        name=name, broker="b1", session=1, is_known=True, processed=0, gate=Gate(),
         attached_ns=1, lost_ns=0, lost_because="", waiting_bytes=0,
     )  # fmt: skip
 
 
-def faults_of(client: Any, nursery: trio.Nursery) -> ClientFaults:
+def faults_of(*clients: Any, nursery: trio.Nursery) -> ClientFaults:
     def start(task: Callable[..., Any], *arguments: Any) -> None:
         nursery.start_soon(task, *arguments)
 
-    return ClientFaults({client.name: client}, start, pytest.fail)
+    return ClientFaults({each.name: each for each in clients}, start, pytest.fail)
 
 
-async def apply(faults: ClientFaults, fault_id: str, lease_ms: Any = LEASE_MS) -> None:
-    request = {"fault_id": fault_id, "verb": DISCONNECT, "client": "s1", "lease_ms": lease_ms}
+async def apply(
+    faults: ClientFaults, fault_id: str, lease_ms: Any = LEASE_MS, client: str = "s1"
+) -> None:
+    request = {"fault_id": fault_id, "verb": DISCONNECT, "client": client, "lease_ms": lease_ms}
     await faults.on_apply(request)
 
 
@@ -52,9 +56,10 @@ async def test_a_fault_ends_once_however_often_its_end_is_asked_for(
 ) -> None:
     client = present_client()
     async with nursery_of_the_test() as nursery:
-        faults = faults_of(client, nursery)
+        faults = faults_of(client, nursery=nursery)
         await apply(faults, "f")
         assert client.gate.is_shut
+        client.processed = 3
         await end_by(faults, first)
         ended = await faults.on_look({"fault_id": "f"})
         assert (ended["active"], ended["healed_by"]) == (False, first)
@@ -62,8 +67,8 @@ async def test_a_fault_ends_once_however_often_its_end_is_asked_for(
         client.processed = 7
         await end_by(faults, second)
         now = await faults.on_look({"fault_id": "f"})
-        assert {**now, "taken": 0, "taken_since_end": 7} == {**ended, "taken_since_end": 7}
-        assert now["taken_since_end"] == 7, "counted from the first end"
+        assert (ended["taken"], ended["taken_since_end"]) == (3, 0)
+        assert now == {**ended, "taken": 7, "taken_since_end": 4}, "counted from the first end"
         assert client.gate.is_shut, "the later fault is not ended with the earlier one"
         assert faults.active == ["g"]
 
@@ -73,7 +78,7 @@ async def test_a_fault_ends_once_however_often_its_end_is_asked_for(
 async def test_a_refused_fault_leaves_its_client_and_its_name_free(lease_ms: Any) -> None:
     client = present_client()
     async with nursery_of_the_test() as nursery:
-        faults = faults_of(client, nursery)
+        faults = faults_of(client, nursery=nursery)
         with pytest.raises(ControlError, match="lease_ms"):
             await apply(faults, "f", lease_ms)
         assert faults.active == []
@@ -86,7 +91,7 @@ async def test_a_refused_fault_leaves_its_client_and_its_name_free(lease_ms: Any
 async def test_a_renewed_fault_lasts_from_the_renewal() -> None:
     client = present_client()
     async with nursery_of_the_test() as nursery:
-        faults = faults_of(client, nursery)
+        faults = faults_of(client, nursery=nursery)
         await apply(faults, "f")
         for _ in range(3):
             await trio.sleep(0.8)
@@ -96,3 +101,60 @@ async def test_a_renewed_fault_lasts_from_the_renewal() -> None:
         assert faults.active == []
         with pytest.raises(ControlError, match="is over: lease"):
             await faults.on_renew({"fault_id": "f", "lease_ms": LEASE_MS})
+
+
+@in_virtual_time
+async def test_faults_of_two_clients_begin_and_end_apart_and_a_name_is_used_once() -> None:
+    one, other = present_client("s1"), present_client("s2")
+    async with nursery_of_the_test() as nursery:
+        faults = faults_of(one, other, nursery=nursery)
+        await apply(faults, "f")
+        with pytest.raises(ControlError, match="s1 is under fault f"):
+            await apply(faults, "g")
+        with pytest.raises(ControlError, match="has been a fault f already"):
+            await apply(faults, "f", client="s2")
+        await apply(faults, "g", 3 * LEASE_MS, client="s2")
+        assert faults.active == ["f", "g"]
+        await end_by(faults, "lease")
+        assert (one.gate.is_shut, other.gate.is_shut) == (False, True)
+        await apply(faults, "h")
+        assert faults.active == ["g", "h"]
+
+
+@pytest.mark.parametrize("error", ["", "refused move"])
+@in_virtual_time
+async def test_a_roam_ends_with_its_move_also_if_the_move_fails(error: str) -> None:
+    moves: list[tuple[str, str]] = []
+    problems: list[str] = []
+
+    class Roamer(LoadClient):
+        is_known = leaves_freely = True
+        waiting_bytes = 0
+
+        def __init__(self) -> None:
+            given = {**vars(present_client())}
+            self.__dict__.update({key: given[key] for key in given if not hasattr(self, key)})
+
+        async def move(self, broker: str, address: str) -> None:
+            moves.append((broker, address))
+            await trio.sleep(1)
+            if error:
+                raise ClientError(error)
+
+    async with nursery_of_the_test() as nursery:
+        faults = ClientFaults(
+            {"s1": Roamer()}, lambda task, *rest: nursery.start_soon(task, *rest), problems.append
+        )
+        for fault_id in ("f", "g"):
+            request = {"fault_id": fault_id, "verb": ROAM, "client": "s1", "address": "b2:1"}
+            with pytest.raises(ControlError, match="is at b1 already"):
+                await faults.on_apply({**request, "to": "b1"})
+            await faults.on_apply({**request, "to": "b2"})
+            await faults.on_heal({"fault_id": fault_id})
+            assert faults.active == [fault_id], "a roam cannot be undone"
+            await trio.sleep(1.1)
+            row = await faults.on_look({"fault_id": fault_id})
+            assert (row["active"], row["healed_by"]) == (False, "done")
+            assert row["t_healed_ns"] is not None
+    assert moves == 2 * [("b2", "b2:1")]
+    assert problems == (2 * [f"s1 could not move to b2: {error}"] if error else [])

@@ -52,3 +52,15 @@ def test_the_stride_shrinks_again_after_the_rate_falls() -> None:
     for second in range(2, 12):
         samples.note("a", range(second * 100_000, second * 100_000 + 10), 1, second * SECOND_NS)
     assert samples.stride <= 2
+
+
+def test_stamps_of_the_last_seconds_are_kept_after_each_pause() -> None:
+    samples = LatencySamples()
+    assert samples.read_since(0) == {"sources": [], "rows": []}
+    kept = {1: [1], 2: [1, 2], 30: [3], 33: [3, 4], 90: [5]}
+    for number, begin_s in enumerate(kept, start=1):
+        samples.note(f"s{begin_s % 2}", range(number, number + 1), number, begin_s * SECOND_NS)
+        for _ in range(2):
+            assert [row[1] for row in samples.read_since(0)["rows"]] == kept[begin_s]
+    assert samples.read_since(0) == {"sources": ["s1", "s0"], "rows": [[1, 5, 5]]}
+    assert samples.read_since(90 * SECOND_NS)["rows"] == []

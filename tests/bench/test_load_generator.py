@@ -236,13 +236,19 @@ async def fence(control: ControlClient) -> None:
     await control.request("expect_fences", fences=fences)
 
 
-async def whole_run(control: ControlClient, duration_ns: int = 300_000_000) -> dict[str, Any]:
+T0_AFTER_NS = 20_000_000
+
+
+async def whole_run(
+    control: ControlClient, duration_ns: int = 300_000_000, *, is_measured: bool = True
+) -> dict[str, Any]:
     """Run fence, load, fence, drain and finish; return the reply to `finish`."""
     await fence(control)
     await reach(control, "fences_missing", 0)
-    t0_ns = (await control.request("status"))["now_ns"] + 20_000_000
+    t0_ns = (await control.request("status"))["now_ns"] + T0_AFTER_NS
     end_ns = t0_ns + duration_ns
-    await control.request("start", t0_ns=t0_ns, measure_from_ns=t0_ns, end_ns=end_ns)
+    measure_from_ns = t0_ns if is_measured else end_ns
+    await control.request("start", t0_ns=t0_ns, measure_from_ns=measure_from_ns, end_ns=end_ns)
     await reach(control, "state", "stopped")
     await fence(control)
     await reach(control, "open", 0)
@@ -284,6 +290,7 @@ def test_a_run_is_recorded_as_its_seed_determines(folder: Path) -> None:
     assert finished["problems"] == []
     assert finished["offered"] == 2 * 400 * 3 // 10
     assert finished["sent"] == finished["acknowledged"] == finished["offered"] + 4
+    assert finished["late_max_ns"] >= finished["late_p99_ns"] > 0
 
     publications = rows(folder, "publications", "<qqqHHI")
     facts = sidecar(folder, "publications")
@@ -429,6 +436,8 @@ def test_publishing_at_the_maximum_rate_lasts_until_the_end(folder: Path) -> Non
             return await whole_run(control, duration_ns=1_500_000_000)
 
     finished = trio.run(play)
+    sent = sorted(row[2] for row in rows(folder, "publications", "<qqqHHI"))
+    assert sent[2] - sent[1] >= T0_AFTER_NS, "nothing between the first fences and the start"
     assert finished["sent"] > 2_000
     assert finished["acknowledged"] == finished["sent"]
     assert finished["online"]["missing"] == finished["online"]["corrupted"] == 0
@@ -455,14 +464,20 @@ def test_commands_in_the_wrong_order_are_refused_or_change_nothing(folder: Path)
     async def play() -> tuple[dict[str, Any], dict[str, Any]]:
         async with running(folder, broker) as control:
             await control.request("connect")
-            await control.request("subscribe")
-            first = await whole_run(control)
+            for _ in range(2):
+                await control.request("subscribe")
+            first = await whole_run(control, is_measured=False)
             with pytest.raises(Exception, match="cannot start: load is finished"):
                 await control.request("start", t0_ns=0, measure_from_ns=0, end_ns=1)
             return first, await control.request("finish")
 
     first, second = trio.run(play)
     assert first == second
+    assert first["late_max_ns"] == 0, "nothing was due in the measure phase"
+    assert {line["sub_id"] for line in lines(folder, "subscriptions.jsonl")} == {
+        *("p1-sub-1/1", "p1-sub-2/1")
+    }
+    assert broker.subscriptions == 2, "a client subscribes once"
 
 
 def test_files_are_closed_after_a_sync_that_is_under_way(

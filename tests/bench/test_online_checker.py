@@ -247,6 +247,16 @@ def test_a_step_back_behind_a_phantom_is_still_one() -> None:
     assert judged(world.totals()) == world.by_reference(history)
 
 
+def test_each_late_publication_is_reordered_whatever_arrived_between() -> None:
+    world = World(EVERYTHING)
+    parts = [range(1, 5), range(8, 11), (5,), range(11, 21), (7,), range(21, 30), (6,)]
+    for part in (*parts, range(30, LAST + 1)):
+        world.take(world.run(part))
+    history = [sequence for part in parts for sequence in part]
+    assert judged(world.totals()) == world.by_reference([*history, *range(30, LAST + 1)])
+    assert world.totals()["reordered"] == 3
+
+
 @pytest.mark.parametrize("fences", [(), (0,), (2,), (0, 2)], ids=str)
 def test_a_publisher_that_never_was_in_an_incarnation_sent_nothing_in_it(
     fences: tuple[int, ...],

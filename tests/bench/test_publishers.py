@@ -124,6 +124,28 @@ def test_published_content_and_its_log_follow_from_the_seed() -> None:
     assert [row[5] for row in rows] == [EXPECTED.choice(0, 1, row[0])[0] for row in rows]
 
 
+@pytest.mark.parametrize("kept", [0, 3, 7, 1 << 20])
+def test_each_publication_is_sent_with_its_own_intended_time(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times of sent publications are removed more than once, also while others wait."""
+    monkeypatch.setattr("bench.load.publishers.SENT_TIMES_KEPT", kept)
+    world = World(window=5)
+    world.attach()
+    due = iter(range(1_000, 2_000))
+    offered = 0
+    for count in (4, 8, 0, 3, 9, 0, 0, 0, 0):
+        world.load.offer(array("q", [next(due) for _ in range(count)]), 2_000)
+        offered += count
+        world.load.pump(2_000)
+        sent = len(world.rows())
+        assert world.load.backlog == offered - sent
+        if world.core.outstanding:
+            world.acknowledge(sent - world.core.outstanding + 1, sent, 2_000)
+    assert [row[:2] for row in world.rows()] == [(n, 999 + n) for n in range(1, 25)]
+    assert world.load.open == 0
+
+
 def test_a_batch_bounds_the_publications_that_a_client_receives_at_once() -> None:
     world = World(batch=7)
     world.attach()

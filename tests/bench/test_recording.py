@@ -1,17 +1,25 @@
 """Tests of records: rows built for a whole run equal those that `struct` packs singly; writers."""
 
 import ast
+import json
+import os
 import struct
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.load.load_files import LoadFiles
 from bench.load.records import delivery_rows, notice_rows, position_rows, publication_rows
+from brokerd.history.records import ACKS, DELIVERIES, INTENTS, POSITIONS, PUBLICATIONS
 from results.witnesses import shapes
+
+_LAYOUTS = (ACKS, DELIVERIES, INTENTS, POSITIONS, PUBLICATIONS)
 
 LOAD = Path(__file__).parents[2] / "bench" / "load"
 
@@ -90,6 +98,68 @@ def test_notice_rows_are_one_per_stretch_however_long_it_is() -> None:
         (9 + (1 << 32), 7, (1 << 32) - 1, 2, 3, 4, 3, 1, 6),
         (8 + (1 << 33), 7, 3, 2, 3, 4, 3, 1, 6),
     ]
+
+
+def _setting(folder: Path, *, publishers: bool, subscribers: bool) -> Any:
+    return SimpleNamespace(
+        log_folder=folder / "logs", process="load", run_id="r1", specification_digest="d", seed=3,
+        protocol="gryphon", topology_digest="t", deployment_id="d1", records="full",
+        judged={"order": "publisher"}, publishers=("p",) * publishers,
+        subscribers=("s",) * subscribers,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ends", ["close", "abandon"])
+@pytest.mark.parametrize("publishers", [True, False])
+def test_files_of_a_load_have_all_rows_before_their_end_and_none_later(
+    tmp_path: Path, ends: str, publishers: bool
+) -> None:
+    """No descriptor stays open, and a second end changes nothing."""
+    before = len(os.listdir("/proc/self/fd"))
+    files = LoadFiles(_setting(tmp_path, publishers=publishers, subscribers=not publishers))
+    folder = tmp_path / "logs"
+    setting = json.loads((folder / "setting.json").read_text())
+    assert (setting["process"], setting["seed"], setting["order"]) == ("load", 3, "publisher")
+    layouts = ["acks", "intents", "publications"] if publishers else ["deliveries", "positions"]
+    row = bytes(range(32))
+    for name in layouts:
+        files.append(name, row)
+    assert sorted(path.stem for path in folder.glob("*.rec")) == layouts
+    files.flush(layouts[0])
+    sizes = [(folder / f"{name}.rec").stat().st_size for name in layouts]
+    assert sizes == [32, *[0] * (len(layouts) - 1)]
+    files.flush()
+    files.sync(layouts[-1])
+    assert {(folder / f"{name}.rec").stat().st_size for name in layouts} == {32}
+    opened = len(os.listdir("/proc/self/fd"))
+    for place in range(3):
+        files.write_line("stats", {"n": place})
+        files.write_line("crashes", {"n": place})
+    assert len(os.listdir("/proc/self/fd")) == opened + 1
+    tables: dict[str, Any] = {name: [] for layout in _LAYOUTS for name in layout.tables}
+    for name in layouts:
+        files.append(name, row)
+    for place in range(2):
+        online = {"place": place} if publishers else None
+        files.close(tables, tables, online) if ends == "close" else files.abandon()
+        assert files.is_closed
+        assert len(os.listdir("/proc/self/fd")) == before
+        files.append(layouts[0], row)
+        files.write_line("stats", {"n": "late"})
+        files.write_line("later", {})
+        files.flush()
+    for name in layouts:
+        assert (folder / f"{name}.rec").read_bytes() == 2 * row
+        assert json.loads((folder / f"{name}.rec.json").read_text())["closed"] == (ends == "close")
+    for name in ("stats", "crashes"):
+        lines = (folder / f"{name}.jsonl").read_text().splitlines()
+        assert [json.loads(line)["n"] for line in lines] == [0, 1, 2]
+    assert not (folder / "later.jsonl").exists()
+    found = files.digests()
+    assert set(found) == {p.name for p in folder.iterdir() if p.suffix in (".json", ".jsonl")}
+    has_online = publishers and ends == "close"
+    assert ("online.json" in found) == has_online
+    assert not has_online or json.loads((folder / "online.json").read_text()) == {"place": 0}
 
 
 def test_each_file_that_judges_read_has_a_writer_that_the_product_calls() -> None:

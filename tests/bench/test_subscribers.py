@@ -2,14 +2,19 @@
 
 import struct
 from array import array
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+
+import pytest
+import trio
 
 from bench.load.content import ContentTables, SourceContent
 from bench.load.load_clients import LoadClient
 from bench.load.records import RESOLUTION_NS, Level, delivery_rows
 from bench.load.subscribers import Receiver, SourceDirectory, SubscriberSetting
+from brokerd.client.client import Client, ClientError
 from brokerd.client.events import GapAnnounced
 from brokerd.history.records import APPLICATION, DATA, FENCE, POSITIONS, REDELIVERED, STRETCH, WIRE
 from brokerd.model.identity import SourceId, StreamId
@@ -24,19 +29,54 @@ FENCE_BLOB = encode_attributes({"fence": "run-1"})
 
 def test_an_attempt_that_ends_before_the_client_is_attached_ends_no_session() -> None:
     """A busy broker closes the connection before it answers, and the library tries again."""
-    found: list[tuple[int, str]] = []
-    files = SimpleNamespace(
-        write_session=lambda client, t_ns, event, reason: found.append((client.session, event))
+    client, found = _client_with_sessions()
+    for what in ("lost", "attached", "lost", "lost", "lost", "attached"):
+        client._on_session(what, {"reason": "closed_by_peer", "source": None})
+    assert found == [(1, "up", "a", ""), (1, "down", "a", "closed_by_peer"), (2, "up", "a", "")]
+    assert client.attach_failure == "closed_by_peer"
+
+
+def _client_with_sessions() -> tuple[LoadClient, list[tuple[int, str, str, str]]]:
+    """Return a client of broker a, and the list of its session rows."""
+    found: list[tuple[int, str, str, str]] = []
+
+    def write(client: LoadClient, t_ns: int, event: str, reason: str) -> None:
+        found.append((client.session, event, client.broker, reason))
+
+    generator: Any = SimpleNamespace(
+        files=SimpleNamespace(write_session=write),
+        beginning=SimpleNamespace(release=lambda: None),
+        setting=SimpleNamespace(addresses={"h:1": "a", "h:2": "b", "h:3": "c"}),
     )
-    generator: Any = SimpleNamespace(files=files, beginning=SimpleNamespace(release=lambda: None))
     setting: Any = SimpleNamespace(
         name="a-sub-1", broker="a", client="a-sub-1", address="h:1", failover=()
     )
-    client = LoadClient(generator, setting)
-    for what in ("lost", "attached", "lost", "lost", "lost", "attached"):
-        client._on_session(what, {"reason": "closed_by_peer", "source": None})
-    assert found == [(1, "up"), (1, "down"), (2, "up")]
-    assert client.attach_failure == "closed_by_peer"
+    return LoadClient(generator, setting), found
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_each_session_is_recorded_with_its_broker_after_a_move(is_refused: bool) -> None:
+    """A client that could not move stays, and may reach another broker by itself later."""
+    client, found = _client_with_sessions()
+
+    async def move(address: str) -> None:
+        if is_refused:
+            raise ClientError(f"{address} refuses it")
+        client._on_session("moved", {"source": None, "address": address})
+
+    client._client = cast(Client, SimpleNamespace(move=move))
+    client._on_session("attached", {"source": None})
+    for place in range(2):  # the second time like the first
+        with pytest.raises(ClientError) if is_refused else nullcontext():
+            trio.run(client.move, "b", "h:2")
+        client._on_session("moved", {"source": None, "address": "h:3"})
+        found.append((place, "", "", ""))
+    moves = [(broker, reason) for _, event, broker, reason in found if event != "down"]
+    steps = ["c"] if is_refused else ["b", "c"]
+    assert [broker for broker, _ in moves] == ["a", *steps, "", *steps, ""]
+    assert [reason for _, event, _, reason in found if event == "down"] == [
+        f"moved to {broker}" for broker in (*steps, *steps)
+    ]
 
 
 class Load:

@@ -79,7 +79,13 @@ def test_the_effect_on_a_client_is_seen_in_its_row_only(
         (SLOW, {"waiting_bytes": 7, "taken_since_end": 1}, {"taken": 1, "session": 1}),
         (CRASH, {}, None),
         (CRASH, {"session": 2, "t_attached_ns": 130, "t_healed_ns": 140}, {"t_ns": 135}),
-        (CRASH, {"session": 2, "t_attached_ns": 150, "t_healed_ns": 140}, {"t_ns": 145}),
+        (
+            *(
+                CRASH,
+                {"session": 2, "t_attached_ns": 150, "t_healed_ns": 140, "crashes": {"any": 2}},
+            ),
+            {"t_ns": 145, "crashes": {"any": 2}, "broker": "s1"},
+        ),
     ],
 )
 def test_a_client_has_recovered_when_it_is_connected_and_receives(
@@ -171,6 +177,8 @@ def test_a_kill_is_seen_when_the_process_has_ended_by_this_fault(
 ) -> None:
     stamped = {**AS_SHOWN, "host_stamps": {"n1": 50}}
     assert see("kill", process(row)) == (stamped if is_seen else None)
+    alone = {"b1": AS_SHOWN, "host_stamps": {"n1": 50}}
+    assert see("kill", process(row), machine="n1") == (alone if is_seen else None)
     both = process(ENDED), process({**row, "t_exit_ns": 60}, "b2", "n1")
     each = {"b1": AS_SHOWN, "b2": AS_SHOWN, "host_stamps": {"n1": 60}}
     assert see("kill", *both, machine="n1") == (each if is_seen else None)

@@ -47,8 +47,14 @@ def test_a_publisher_roams_only_with_a_constant_source() -> None:
     """With another source, publications would not be distinguishable."""
     text = roam(on="p1-pub-1")
     (problem,) = check_clients(read(text), TOPOLOGY, CLIENTS, None)
-    assert "is a publisher; client-roam is for subscribers" in str(problem)
+    where = ", and for publishers that are the same source at another broker"
+    assert str(problem).endswith(f"is a publisher; client-roam is for subscribers{where}")
     assert not [*check_clients(read(text), TOPOLOGY, CLIENTS, None, publishers_roam=True)]
+    for publishers_roam in (False, True):
+        (problem,) = check_clients(
+            read(roam(on="s3-sub-7")), TOPOLOGY, CLIENTS, None, publishers_roam=publishers_roam
+        )
+        assert str(problem).endswith("is an own-process subscriber; client-roam is for subscribers")
 
 
 def test_valid_client_faults_pass_the_check() -> None:
@@ -106,8 +112,11 @@ def test_a_subscriber_that_its_broker_may_put_out_is_warned_about() -> None:
 @pytest.mark.parametrize(
     "text, said",
     [
-        (away() + slow(at="3s"), "anchor the step at a.recovered"),
+        (away() + slow(at="3s"), "step w: at = '3s': s1-sub-1 may still be under a; anchor"),
+        (away() + slow(at="1s"), "step w: at = '1s': s1-sub-1 may still be under a; anchor"),
+        (slow() + away(), "step a: at = '1s': s1-sub-1 may still be under w; anchor"),
         (away() + roam(at="7s"), "anchor the step at a.recovered"),
+        (away() + slow(at=None, after="a.observed"), "step w: after = 'a.observed': s1-sub-1 may"),
         (away() + roam(at="8s"), None),
         (away() + slow(at=None, after="a.recovered"), None),
         (away() + slow(at="3s", on="s2-sub-1"), None),

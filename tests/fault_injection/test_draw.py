@@ -110,6 +110,22 @@ def test_the_schedules_of_the_project_draw_nothing_and_stay_as_they_are() -> Non
     assert draw_targets(schedule, TOPOLOGY, 9).seed == 9
 
 
+def test_targets_that_were_drawn_stay_as_they_are_and_name_their_draw() -> None:
+    again = one("restart", '{ like = "x" }').replace('"x"', '"y"', 1).replace("1s", "9s")
+    once = draw_targets(read(one("kill", "2") + again), TOPOLOGY, 7)
+    assert draw_targets(once, TOPOLOGY, 7) == once
+    ids = [f"{name}-{place}" for name in "xy" for place in (1, 2)]
+    reasons = 2 * ["2 of all brokers, seed 7"] + 2 * ["like x, seed 7"]
+    assert once.drawn == dict(zip(ids, reasons, strict=True))
+    assert [str(step.on) for step in once.steps[:2]] == [str(step.on) for step in once.steps[2:]]
+
+
+def test_links_may_be_drawn_by_name() -> None:
+    schedule = read(one("cut", '{ from = ["b1-s1", "b3-s3"] }', 'for = "1s"'))
+    found = {tuple(drawn(schedule, seed)) for seed in range(20)}
+    assert found == {("b1-s1",), ("b3-s3",)}
+
+
 @pytest.mark.parametrize(
     "steps, said",
     [
@@ -117,6 +133,10 @@ def test_the_schedules_of_the_project_draw_nothing_and_stay_as_they_are() -> Non
         (one("kill", '{ from = ["b1", "b9"] }'), "no broker called 'b9'; did you mean"),
         (one("kill", '{ from = ["b1-s1"] }'), "kill is for brokers, not for links"),
         (one("kill", '{ from = "links" }'), "kill is for brokers, not for links"),
+        (
+            one("cut", '{ from = ["b1-s1"], chains = "<=delta" }', 'for = "1s"'),
+            "b1-s1 is no broker, and chains are of brokers",
+        ),
         (one("kill", '{ count = 10, chains = "<=delta" }'), "no draw of 10 of 10 has chains"),
         (one("kill", '{ like = "z" }'), "no step before it that picks is called 'z'"),
         (one("kill", '"120%"'), 'is a number, or a share such as "17%"'),

@@ -1,6 +1,7 @@
 """Stories about running a schedule: on a clock that jumps, against a stub backend."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,25 @@ def test_a_kill_ends_with_the_first_restart_that_follows_it(*, fails: bool) -> N
         assert one["recovered"] == other["recovered"]
     assert bool(injection.problems) == fails
     assert injection.down == ()
+
+
+def test_a_restart_is_recorded_while_the_next_kill_has_no_answer() -> None:
+    class SlowKill(MadeUpBackend):
+        async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
+            if fault.fault_id == "k2":
+                await trio.sleep(4)
+            return await super().apply(fault, lease_ns)
+
+    outcome, lines = play(
+        step(id="k1", at="1s", do="kill", on="b1")
+        + step(id="r1", at="3s", do="restart", on="b1")
+        + step(id="k2", at="3s", do="kill", on="b1")
+        + step(id="r2", at="9s", do="restart", on="b1"),
+        SlowKill(),
+    )
+    assert (outcome.problems, outcome.down) == ((), ())
+    healed = {line["step"]: line["evidence"] for line in lines if line["stage"] == "healed"}
+    assert healed == {"k1": {"restarted_by": "r1"}, "k2": {"restarted_by": "r2"}}
 
 
 def test_a_restart_has_twenty_seconds_to_show_its_effect() -> None:
@@ -448,6 +468,26 @@ def test_a_lease_that_expires_early_is_reported() -> None:
     assert stages(lines, "f")["failed"] < 5, "the injector waits for a fault that has ended"
     assert injection.problems == (
         "f: it ended before its time: by `heal`, or because its lease ran out",
+    )
+
+
+@pytest.mark.parametrize("silent", [(), (2,), (2, 5), (1, 2, 3)])
+def test_renewals_have_their_usual_pace_again_after_each_answer(silent: tuple[int, ...]) -> None:
+    """A lease of 12 s is renewed each 4 s, and after 1 s if there was no answer."""
+    begun_s: list[float] = []
+
+    class Forgetful(MadeUpBackend):
+        async def renew(self, fault: Fault, lease_ns: int) -> None:
+            begun_s.append(trio.current_time())
+            if len(begun_s) in silent:
+                raise ControlError("busy", "no answer")
+
+    head = HEAD + '[guard]\nlease = "12s"\n'
+    play(step(id="f", at="1s", do="freeze", on="b1", for_="30s"), Forgetful(), head=head)
+    gaps = [later - earlier for earlier, later in pairwise(begun_s)]
+    assert len(gaps) >= 6
+    assert gaps == pytest.approx(
+        [1 if number in silent else 4 for number in range(1, 1 + len(gaps))], abs=0.1
     )
 
 

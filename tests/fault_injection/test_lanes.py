@@ -88,6 +88,8 @@ def test_the_crash_of_the_paper_in_lanes_equals_the_shipped_schedule() -> None:
         (lane("b1", "..k", "0s"), "no time at all"),
         ('[lanes]\nb1 = "k"\n', "lanes.tick"),
         ('[lanes]\ntick = "1s"\nb1 = 3\n', "a text for each target"),
+        ('lanes = "k"\n', "a text for each target"),
+        ("lanes = []\n", "a text for each target"),
         (lane("b1", "....."), "step"),
     ],
 )

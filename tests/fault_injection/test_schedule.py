@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from itertools import permutations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,7 +28,12 @@ from fault_injection.schedule.schedule import (
     read_schedule,
 )
 from fault_injection.schedule.step import Span
-from fault_injection.schedule.targets import Target, is_same_target, read_target
+from fault_injection.schedule.targets import (
+    Target,
+    explain_unsimulated,
+    is_same_target,
+    read_target,
+)
 
 SECOND_NS = 10**9
 DEMO_TOPOLOGY = FOLDER.parent / "bench" / "topologies" / "demo.toml"
@@ -155,6 +161,9 @@ def test_a_target_may_be_named_by_its_role_in_the_load() -> None:
     assert called_so.steps[0].on == "publishers", "a broker of that name"
     with pytest.raises(ScheduleError, match="step c: on = 'subscriber 2': the load has 1 subscr"):
         resolve_roles(schedule, publishers, subscribers[:1])
+    with pytest.raises(ScheduleError, match="the load has no publisher") as none:
+        resolve_roles(schedule, [], subscribers[:1])
+    assert [problem.step for problem in none.value.problems] == [schedule.steps[0].id, "c"]
 
 
 def test_the_demo_fits_in_a_minute_and_never_breaks_two_things_at_once() -> None:
@@ -184,6 +193,50 @@ def test_a_seed_always_draws_the_same_and_stays_within_bounds(seed: int) -> None
     assert duration_ns is not None
     assert 2 * SECOND_NS <= duration_ns <= 3 * SECOND_NS
     assert plan[0].params == {"for": format_duration(duration_ns)}
+
+
+@pytest.mark.parametrize(
+    "text, params",
+    [
+        (step(id="a", at="1s", do="kill", on="b1"), {"signal": "KILL"}),
+        (step(id="a", at="1s", do="kill", on="b1", signal="TERM"), {"signal": "TERM"}),
+        (step(id="a", at="1s", do="absorb", on="b1", for_="2s"), {"for": "2s"}),
+        (step(id="a", at="1s", do="freeze", on="b1", for_="90s"), {"for": "90s"}),
+        (
+            step(id="a", at="1s", do="delay", on="b1-s1", for_="2s", latency="20ms"),
+            {"for": "2s", "delay_ms": "20"},
+        ),
+        (
+            step(id="a", at="1s", do="cpu-share", on="b1", for_="2s", share="30%"),
+            {"for": "2s", "share_percent": "30"},
+        ),
+    ],
+)
+def test_a_planned_step_states_all_that_was_chosen(text: str, params: dict[str, str]) -> None:
+    (planned,) = expand(read(text))
+    assert planned.params == params
+
+
+@pytest.mark.parametrize(
+    "verb, ender, delay, ends",
+    [
+        ("absorb", "kill", "", True),
+        ("absorb", "cut", "", False),
+        ("absorb", "kill", "1s", False),
+        ("freeze", "kill", "", False),
+        ("blackhole", "kill", "", False),
+    ],
+)
+def test_only_a_holding_fault_is_ended_by_the_end_of_its_broker(
+    verb: str, ender: str, delay: str, ends: bool
+) -> None:
+    """Other faults are healed first, and the broker is killed behind them."""
+    first = step(id="a", at="1s", do=verb, on="b1", for_="2s")
+    more = {"on": "b1-s1", "for_": "1s"} if ender == "cut" else {"on": "b1"}
+    planned, _ = expand(
+        read(first + step(id="k", after="a", delay=delay or None, do=ender, **more))
+    )
+    assert planned.ended_by == ("k" if ends else "")
 
 
 def test_a_step_draws_its_own_values_whatever_other_steps_there_are() -> None:
@@ -560,7 +613,31 @@ def test_targets_are_brokers_links_and_directions() -> None:
     assert read_target("s1->b1", TOPOLOGY) == Target(("s1", "b1"), one_way=True)
     assert str(read_target("s1->b1", TOPOLOGY)) == "s1->b1"
     assert is_same_target("b1-s1", "s1-b1")
-    assert not is_same_target("b1->s1", "s1->b1")
+    for one, other in permutations(("b1->s1", "s1->b1", "b1-s1"), 2):
+        assert not is_same_target(one, other)
+    two = {"m": ("b1", "s1")}
+    for text, verb, is_link in (
+        *(("b1-s1", "cut", True), ("s1->b1", "cut", True), ("b1", "cut", False)),
+        *(("b1|s1", "partition", False), ("m", "host-loss", False)),
+    ):
+        assert read_target(text, TOPOLOGY, verb, two).is_link == is_link, text
+
+
+@pytest.mark.parametrize(
+    "verb, on, reason",
+    [
+        ("absorb", "b1", ""),
+        ("absorb", "b1-s1", ""),
+        ("absorb", "b1->s1", "simulated is absorb on a broker or link, not on directions"),
+        ("cut", "b1->s1", ""),
+        ("cut", "b1", "simulated is cut on a link or direction, not on brokers"),
+        ("kill", "b1", ""),
+        ("delay", "b1-s1", "needs real processes"),
+    ],
+)
+def test_a_target_that_is_not_simulated_has_a_reason(verb: str, on: str, reason: str) -> None:
+    found = explain_unsimulated(verb, read_target(on, TOPOLOGY, verb))
+    assert found == (f"needs real processes: {reason}" if "simulated" in reason else reason)
 
 
 def test_the_topology_resolves_names_that_contain_a_dash() -> None:

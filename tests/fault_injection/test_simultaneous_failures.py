@@ -2,6 +2,9 @@
 
 import pytest
 
+from bench.spec.spec import load_topology
+from brokerd.protocols.registry import protocol_on
+from fault_injection.schedule.limits import FaultGuard
 from fault_injection.schedule.lint import lint
 from fault_injection.schedule.schedule import (
     Problem,
@@ -78,6 +81,10 @@ def test_a_higher_limit_allows_more_at_once_and_no_more_than_that() -> None:
     assert errors(faults("b1", "b3")) == []
     (problem,) = errors(faults("b1", "b3", "b4"))
     assert "b1 and b3 and b4 may be failed at the same time; at most 2 may" in problem.text
+    guard = FaultGuard(protocol_on(load_topology("x10-paths"), "durable"))
+    lost = [frozenset({"b1"})]
+    assert guard.exceeds(lost)
+    assert guard.explain(lost).startswith("without b1, no route leads from p1")
 
 
 def test_a_broker_that_is_never_started_again_stays_failed() -> None:
@@ -139,3 +146,6 @@ def test_an_absorb_that_ends_before_its_kill_is_a_warning() -> None:
     late = step(id="k", after="a", delay="1s", do="kill", on="b1")
     (found,) = problems(ABSORB + late)
     assert "step a: for = '2s': is released before k" in found
+    for harmless in ("freeze", "blackhole"):
+        after = step(id="k", after="a", delay="1s", do=harmless, on="b1", for_="1s")
+        assert problems(ABSORB + after) == []

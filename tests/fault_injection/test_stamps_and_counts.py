@@ -42,6 +42,19 @@ def test_repeated_observations_are_not_summed() -> None:
     assert (row["absorbed_msgs"], row["absorbed_bytes"]) == (9, 90)
 
 
+@pytest.mark.parametrize("known", ["", "absorbed_publications", "absorbed_bytes"])
+def test_the_log_ends_with_what_was_absorbed_if_anything_is_known(
+    known: str, tmp_path: Path
+) -> None:
+    with closing(planned(tmp_path)) as log:
+        log.note("a", "observed", 5, {known: 7} if known else {})
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    nothing: dict[str, int | None] = {"absorbed_publications": None, "absorbed_bytes": None}
+    ends = [{"stage": "learned", "evidence": {**nothing, known: 7}}] if known else []
+    last = [{key: line[key] for key in ("stage", "evidence")} for line in lines[1:]]
+    assert last == ends
+
+
 def test_each_line_is_announced_once_it_is_recorded() -> None:
     shown: list[str] = []
     log = FaultLog(announce=lambda line: shown.append(str(line["stage"])))

@@ -5,6 +5,7 @@ as undone while an end is still broken.
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ import trio.testing
 
 from brokerd.errors import ControlError
 from fault_injection.apply.backends import DeployedBackend
-from fault_injection.apply.injector import Fault, Injection, Injector
+from fault_injection.apply.injector import Fault, Injection, Injector, MissingEffect
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import read_schedule
 from fault_injection.schedule.targets import read_target
@@ -44,6 +45,8 @@ class FakeAgent:
         fails: by command, the errors of the next calls; None for success.
         after: true if a failing call is executed, so that only the reply is lost.
         core: by process, other values of its status.
+        row: other values of each process.
+        requests: the ends of all fault requests.
     """
 
     pause_s: float
@@ -52,6 +55,8 @@ class FakeAgent:
     after: bool = False
     is_slow: bool = False
     core: dict[str, dict[str, Any]] = field(default_factory=dict)
+    row: dict[str, Any] = field(default_factory=dict)
+    requests: list[tuple[str, str, str, str, dict[str, Any]]] = field(default_factory=list)
 
     def in_force(self) -> list[str]:
         now_s = trio.current_time()
@@ -70,8 +75,11 @@ class FakeAgent:
         raise ControlError(kind, f"{command} fails")
 
     async def fault_apply(
-        self, fault_id: str, verb: str, process: str, *, lease_ms: int, **_: Any
+        self, fault_id: str, verb: str, process: str, *, lease_ms: int, **about: Any
     ) -> Any:
+        peer, direction = about["peer"], about["direction"]
+        self.requests.append((fault_id, process, peer, direction, about["parameters"]))
+
         def apply() -> dict[str, Any]:
             self.is_slow = verb == "delay"
             self.broken[fault_id] = trio.current_time() + lease_ms / 1e3
@@ -95,7 +103,7 @@ class FakeAgent:
         return await self._call("heal", heal)
 
     async def status(self, process: str = "") -> Any:
-        row = {"state": "running", "frozen": False, "pid": 1}
+        row = {"state": "running", "frozen": False, "pid": 1, **self.row}
         return await self._call("status", lambda: {"processes": {process: row}, "faults": []})
 
     async def broker(self, process: str, command: str, arguments: Any = None) -> Any:
@@ -360,3 +368,65 @@ def test_an_end_that_never_answers_keeps_no_other_end_waiting(verb: str, silent:
         assert other.in_force() == []
 
     trio.run(live, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize(
+    "verb, on, requests",
+    [
+        ("absorb", "c1-c2", ["f@c1 c1 c2 out", "f@c2 c2 c1 out"]),
+        ("absorb", "c1->c2", ["f@c1 c1 c2 out"]),
+        ("absorb", "c2->c1", ["f@c2 c2 c1 out"]),
+        ("absorb", "c2", ["f c2  both"]),
+        ("kill", "c2", ["f c2  both signal=TERM"]),
+        (
+            *("partition", "c1|c2,c3"),
+            [
+                "f@c1 c1  both peers=['c2', 'c3']",
+                "f@c2 c2  both peers=['c1']",
+                "f@c3 c3  both peers=['c1']",
+            ],
+        ),
+    ],
+)
+def test_each_end_of_a_fault_stops_its_own_output_and_a_broker_both_directions(
+    verb: str, on: str, requests: list[str]
+) -> None:
+    ends = Ends()
+    fault = Fault("f", verb, read_target(on, TOPOLOGY, verb, {}), "TERM")
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    trio.run(ends.backend.apply, fault, 10**9, clock=clock)
+    made = [each for agent in ends.agents.values() for each in agent.requests]
+    assert [
+        " ".join([*about, *(f"{key}={value}" for key, value in parameters.items())])
+        for *about, parameters in made
+    ] == requests
+
+
+@pytest.mark.parametrize(
+    "row, recovers",
+    [
+        ({}, True),
+        ({"state": "exited", "exit_cause": "fault:later"}, False),
+        ({"state": "exited", "exit_cause": "fault:f"}, None),
+        ({"state": "exited", "exit_cause": "unexpected"}, None),
+        ({"exit_cause": "fault:later"}, True),
+    ],
+)
+def test_a_restarted_broker_recovers_unless_it_has_ended(
+    row: dict[str, Any], recovers: bool | None
+) -> None:
+    """A kill of the schedule may follow the restart; another end is a failure of the restart."""
+    ends = Ends()
+    ends.agents["far"].row = {"exit_cause": None, "exit_code": 1, "exit_signal": None} | row
+    ends.agents["far"].row["exit_text"] = "no such file"
+    fault = Fault("f", "restart", read_target("c2", TOPOLOGY, "restart", {}))
+
+    async def look() -> None:
+        with (
+            pytest.raises(MissingEffect, match="no such file")
+            if recovers is None
+            else (nullcontext())
+        ):
+            assert (await ends.backend.verify_recovered(fault) is not None) == recovers
+
+    trio.run(look, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -60,6 +60,7 @@ class FakeBroker:
         address: set once the broker serves.
         protocol: the announced protocol.
         acknowledged: (client, source, first, last) as subscribers acknowledged.
+        subscriptions: number of Subscribe messages.
     """
 
     spoil: Callable[[PublicationRun], list[PublicationRun]] = hand_on
@@ -68,6 +69,7 @@ class FakeBroker:
     protocol: str = ""
     acknowledged: list[tuple[str, SourceId, int, int]] = field(default_factory=list)
     clients: dict[str, _Client] = field(default_factory=dict)
+    subscriptions: int = 0
     _numbers: dict[str, int] = field(default_factory=dict)
 
     async def serve(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -125,6 +127,7 @@ class FakeBroker:
                 client.send(Connected(source, 1))
             case Subscribe(number, predicate):
                 client.wanted[number] = predicate
+                self.subscriptions += 1
                 client.send(Subscribed(number, "pending"))
                 client.send(Subscribed(number, "started"))
             case Unsubscribe(number):

@@ -41,6 +41,23 @@ _OF_WITNESSES: Final = tuple(
     f"tests/results/test_{name}.py"
     for name in ("announced_gaps", "source_witnesses", "row_counts", "false_witnesses")
 )
+_OF_COMMANDS: Final = tuple(
+    f"tests/pubsubctl/test_{name}.py"
+    for name in (
+        *("loss_safety", "placement", "placing", "membership", "other_deployments", "plans"),
+        *("publication_lines", "bundle", "certificate_warnings", "decommissioning", "startup"),
+        *("topologies", "readiness", "subscriptions", "faults_and_workloads", "injection"),
+        *("preview", "watch", "logbook", "comparison_selftest", "targets", "heal", "programs"),
+    )
+)
+_OF_TABLES: Final = tuple(
+    f"tests/results/test_{name}.py"
+    for name in (
+        *("logs", "seals", "row_counts", "stretches", "times", "hostile_numbers", "load"),
+        *("run_figures", "positions", "retransmissions", "opened_runs", "changed_fields"),
+        *("fault_logs", "repetitions", "series_files", "knee_figure", "sweep_figure", "churn"),
+    )
+)
 NEVER: Final = ("test_swarm.py", "test_bugs.py", "test_mutants.py")
 """Tests of swarms, because the seeds are another killer, and tests that plant bugs."""
 
@@ -78,6 +95,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "brokerd/sessions": Part(
         (
             "tests/sessions",
+            "tests/security/test_tls.py",
             "tests/protocols/best_effort",
             "tests/simulator/test_stories.py",
             *_COMMON,
@@ -89,9 +107,17 @@ PARTS: Final[Mapping[str, Part]] = {
         ("durable", "multi_proxy"),
     ),
     "brokerd/runtime": Part(("tests/runtime", "tests/security/test_connections.py"), ()),
+    "brokerd/agent": Part(("tests/agent",), ()),
+    "bench/load": Part(("tests/bench", "tests/results/test_stretches.py"), ()),
+    "bench/run": Part(("tests/bench",), ()),
     "fault_injection": Part(("tests/fault_injection", "tests/pubsubctl/test_comparisons.py"), ()),
+    "pubsubctl/deployment": Part(_OF_COMMANDS, ()),
+    "pubsubctl/injection": Part(_OF_COMMANDS, ()),
+    "pubsubctl/monitor": Part(_OF_COMMANDS, ()),
     "results/reference": Part(_OF_JUDGES, ()),
     "results/rules": Part(_OF_JUDGES, ()),
+    "results/repetitions": Part((*_OF_TABLES, "tests/pubsubctl/test_comparisons.py"), ()),
+    "results/tables": Part((*_OF_TABLES, *_OF_WITNESSES), ()),
     "results/witnesses": Part(_OF_WITNESSES, ()),
 }
 """The part of a module, by the longest folder that holds the module."""

@@ -4,13 +4,16 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
 
+from brokerd.agent.client import AgentClient
+from brokerd.errors import ControlError
+from brokerd.protocols.interface import CoreStatus
 from pubsubctl.monitor.live_view import BrokerSample, HostSample, LoadSample, View, Watch
-from pubsubctl.monitor.polling import RECORD_EVERY_LOOKS, _follow
+from pubsubctl.monitor.polling import RECORD_EVERY_LOOKS, _follow, sample_host
 from pubsubctl.monitor.view_text import line_text, one_line, screen_lines
 from pubsubctl.state import BrokerState
 from tests.helpers.virtual_time import in_virtual_time
@@ -339,3 +342,90 @@ async def test_the_record_that_is_shown_follows_the_host_at_each_change() -> Non
         await trio.sleep(8)
         assert looks["h1"].deployment is None
         nursery.cancel_scope.cancel()
+
+
+class SampledAgent:
+    """An agent with brokers and load generators that answer by name; records the queries."""
+
+    def __init__(self) -> None:
+        self.refusals: dict[str, str] = {}
+        self.queries: list[tuple[str, str, int]] = []
+        self.now_ns = 0
+        ends = {"exit_cause": "unexpected", "exit_code": 1, "exit_signal": None}
+        self.processes: dict[str, dict[str, Any]] = {
+            "b1": {"role": "broker", "state": "running", "pid": 7},
+            "b2": {"role": "broker", "state": "exited", "pid": None, **ends},
+            "b3": {"role": "broker", "state": "running", "pid": 8},
+            "load-2": {"role": "load", "state": "running"},
+            "load-1": {"role": "load", "state": "running"},
+            "load-0": {"role": "load", "state": "stopped"},
+        }
+
+    async def status(self) -> dict[str, Any]:
+        verbs = {"f1": ("absorb", "applied"), "f2": ("absorb", "healed"), "f3": ("kill", "applied")}
+        faults = [{"fault_id": name, "verb": v, "state": s} for name, (v, s) in verbs.items()]
+        return {"processes": self.processes, "faults": faults, "lease": {"left_ms": 5}}
+
+    async def broker(
+        self, name: str, command: str, arguments: Any = None, timeout_ms: int = 0
+    ) -> dict[str, Any]:
+        assert timeout_ms > 0
+        self.queries.append((name, command, (arguments or {}).get("after_ns", -1)))
+        if kind := self.refusals.get(f"{name} {command}"):
+            raise ControlError(kind, f"{name} does not answer")
+        if command == "status":
+            return {**CoreStatus(state="running").to_mapping({}), "faults": [], "run_id": "r"}
+        if command == "statistics":
+            return {"t_ns": self.now_ns, "received": 4, "cpu_s": 0.5, "name": name}
+        marks = {"sources": ["b1/0/1"], "rows": [[0, self.now_ns, self.now_ns + 1]]}
+        counts = dict.fromkeys(("sent", "backlog", "open", "delivered"), 3)
+        return {"now_ns": self.now_ns, **counts, "sent_rows": marks, "received_rows": marks}
+
+    async def sample(self, after_ns: dict[str, int]) -> HostSample:
+        """Return the sample of a second later, without earlier queries."""
+        self.now_ns += SECOND_NS
+        self.queries.clear()
+        placed = deployment({"b3": "h1", "b2": "h1", "b1": "h1", "b4": "h2"})
+        return await sample_host(cast(AgentClient, self), placed, "h1", after_ns)
+
+
+@in_virtual_time
+async def test_a_sample_has_all_of_its_host_and_marks_later_than_the_last() -> None:
+    agent, after_ns = SampledAgent(), dict[str, int]()
+    for look in range(3):
+        agent.refusals = {"load-1 latency_samples": "busy"} if look == 1 else {}
+        seen = await agent.sample(after_ns)
+        states = [(each.state.broker, each.state.state) for each in seen.brokers]
+        assert states == [("b3", "running"), ("b2", "exited"), ("b1", "running")]
+        running = seen.brokers[0]
+        assert (running.t_ns, running.run_id) == (agent.now_ns, "r")
+        assert set(running.counters) == {"t_ns", "received", "cpu_s"}
+        loads = ["load-2"] if look == 1 else ["load-1", "load-2"]
+        assert [each.process for each in seen.loads] == loads
+        mark = ("b1/0/1", agent.now_ns, agent.now_ns + 1)
+        assert {(each.t_ns, each.sent_marks, each.received_marks) for each in seen.loads} == {
+            (agent.now_ns, (mark,), (mark,))
+        }
+        answered = {"load-1": max(0, look - look // 2), "load-2": look}
+        asked = {name: after for name, command, after in agent.queries if after >= 0}
+        assert asked == {name: n * SECOND_NS for name, n in answered.items()}
+        assert [row["fault_id"] for row in seen.faults] == ["f1"]
+        assert seen.lease_ms == 5
+
+
+@pytest.mark.parametrize("command", ["b1 status", "b1 statistics", "load-1 latency_samples"])
+@in_virtual_time
+async def test_a_sample_fails_only_with_its_agent(command: str) -> None:
+    """A broker without an answer is shown as such, and has no counters."""
+    agent = SampledAgent()
+    agent.refusals = {command: "busy"}
+    seen = await agent.sample({})
+    assert (seen.brokers[2].state.state == "silent") == (command == "b1 status")
+    assert (seen.brokers[2].counters == {}) == command.startswith("b1")
+    assert len(seen.loads) == 2 - (command == "load-1 latency_samples")
+    agent.refusals = {command: "closed"}
+    if command == "b1 status":
+        return  # the next query of the sample fails
+    with pytest.raises(ExceptionGroup) as failed:
+        await agent.sample({})
+    assert failed.group_contains(ControlError, match=f"{command.split()[0]} does not answer")

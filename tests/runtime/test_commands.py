@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from brokerd.errors import ControlError
 from brokerd.model.identity import ClientId, StreamId
@@ -76,6 +77,50 @@ def test_drain_waits_for_the_state_of_the_earlier_incarnation() -> None:
         assert await drain({"timeout_ms": 1}) == {"drained": False, "queued": 0, "outbox_bytes": 0}
         core.is_read = commands.is_started = True
         assert await drain({"timeout_ms": 1}) == {"drained": False, "queued": 2, "outbox_bytes": 0}
+
+    trio.run(story)
+
+
+def test_drain_waits_for_messages_and_for_writes_under_way() -> None:
+    core = StoredCore()
+    commands = commands_of(core)
+    commands.is_started = True
+    waiting, settled_s = [40, 40, 0], 1.0
+    parts: Any = commands._links
+    parts.waiting_bytes = lambda: waiting.pop(0) if len(waiting) > 1 else waiting[0]
+
+    async def settle() -> None:
+        await trio.sleep(settled_s)
+
+    parts.settle = settle
+    drain = commands.handlers()["drain"]
+
+    async def story() -> None:
+        answer = {"drained": True, "queued": 0, "outbox_bytes": 0}
+        for _ in range(2):
+            waiting[:0] = [40, 40]
+            began_s = trio.current_time()
+            assert await drain({"timeout_ms": 5_000}) == answer
+            assert 1.04 - 1e-6 <= trio.current_time() - began_s < 2
+        waiting[:] = [40]
+        began_s = trio.current_time()
+        assert await drain({"timeout_ms": 300}) == {**answer, "drained": False, "outbox_bytes": 40}
+        assert trio.current_time() - began_s == pytest.approx(0.3, abs=0.01)
+
+    trio.run(story, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_broker_that_waits_for_others_answers_as_busy_until_it_begins() -> None:
+    async def story() -> None:
+        commands = commands_of(StoredCore())
+        commands.started = trio.Event()
+        status = commands.handlers()["status"]
+        for _ in range(2):
+            with pytest.raises(ControlError, match="waits for the others") as refused:
+                await status({})
+            assert refused.value.kind == "busy"
+        assert await commands.handlers()["begin"]({}) == {}
+        assert (await status({}))["name"] == "b0"
 
     trio.run(story)
 
@@ -214,7 +259,8 @@ def test_a_subscription_ends_unless_its_client_is_connected(
     core, ended = ListingCore(), list[tuple[str, int]]()
     commands = commands_of(core)
     commands.is_started = True
-    commands._log.record = lambda *_: None  # type: ignore[method-assign]
+    recorded: list[Any] = []
+    commands._log.record = lambda *about: recorded.append(about)  # type: ignore[method-assign]
 
     def end(name: str, its: int) -> None:
         ended.append((name, its))
@@ -222,12 +268,44 @@ def test_a_subscription_ends_unless_its_client_is_connected(
 
     commands.end_subscription = end
     arguments = {"client": client, "number": number, "force": force}
+    subject = {"client": client, "number": number}
     if said:
         with pytest.raises(ControlError, match=said):
             trio.run(commands.handlers()["end_subscription"], arguments)
     else:
-        trio.run(commands.handlers()["end_subscription"], arguments)
+        assert trio.run(commands.handlers()["end_subscription"], arguments) == subject
     assert ended == ([] if said else [(client, number)])
+    assert recorded == ([] if said else [("subscription_ended", subject)])
+
+
+@pytest.mark.parametrize("ends_after_s", [0.5, 1e9])
+def test_the_end_of_a_subscription_is_awaited_for_a_while(ends_after_s: float) -> None:
+    core, recorded = ListingCore(), list[str]()
+    commands = commands_of(core)
+    commands.is_started = True
+    commands._log.record = lambda event, _: recorded.append(event)  # type: ignore[method-assign]
+    commands.end_subscription = lambda *_: None
+    arguments = {"client": "s1", "number": 1}
+
+    async def story() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forget)
+            await commands.handlers()["end_subscription"](arguments)
+            assert trio.current_time() >= ends_after_s
+
+    async def forget() -> None:
+        await trio.sleep(min(ends_after_s, 1_000))
+        core.states.clear()
+
+    clock = MockClock(autojump_threshold=0)
+    if ends_after_s < 1:
+        trio.run(story, clock=clock)
+        assert recorded == ["subscription_ended"]
+        return
+    with pytest.raises(ExceptionGroup) as refused:
+        trio.run(story, clock=clock)
+    assert refused.group_contains(ControlError, match="is still there: its client has made it")
+    assert recorded == []
 
 
 @pytest.mark.parametrize(

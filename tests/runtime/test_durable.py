@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -152,6 +152,39 @@ def test_an_operation_that_the_disk_does_not_end_is_reported_once(
         assert "its disk has not ended an operation for 0 s" in found[0]
         assert story.recorded == ["disk_stalled"] + ["disk_resumed"] * (not number)
         assert story.writes.obstacles() == []
+
+    tell(live)
+
+
+def test_the_oldest_of_several_operations_says_how_long_the_disk_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_ns = 0
+    monkeypatch.setattr(disk, "clock_ns", lambda: now_ns)
+
+    async def live(story: Story) -> None:
+        nonlocal now_ns
+        may_end = trio.Event()
+
+        class Never:
+            async def carry_out(self, operation: Any) -> Any:
+                await may_end.wait()
+
+        async with trio.open_nursery() as nursery:
+            for began_ns in (0, disk.STALLED_AFTER_NS // 2):
+                now_ns = began_ns
+                nursery.start_soon(story.writes.read, lambda: None, cast("Any", Never()))
+                await trio.testing.wait_all_tasks_blocked()
+            for passed_ns, stalled in ((-1, 0), (0, 1), (disk.STALLED_AFTER_NS // 2, 2)):
+                now_ns = disk.STALLED_AFTER_NS + passed_ns
+                story.writes.record_stalls()
+                assert story.recorded == stalled * ["disk_stalled"]
+                found = story.writes.obstacles()
+                words = [f"an operation for {now_ns // 10**9} s"] if stalled else []
+                assert len(found) == len(words)
+                assert all(word in text for word, text in zip(words, found, strict=True))
+            may_end.set()
+        assert story.recorded == 2 * ["disk_stalled"] + 2 * ["disk_resumed"]
 
     tell(live)
 

@@ -55,6 +55,8 @@ async def test_a_protocol_error_ends_its_own_session_and_no_other() -> None:
         b0.links.refuse(1, session, "in this session")
         lost = await b0.wait_for(SessionLost)
         assert (lost.session, lost.reason) == (session, "protocol_error")
+        about = {"peer": "b1", "session": session, "reason": "protocol_error"}
+        assert events_of(b0, "session_lost") == [about]
         assert [each["reason"] for each in events_of(b0, "protocol_error")] == [
             "in an earlier session",
             "in a session that has ended",

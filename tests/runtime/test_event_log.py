@@ -100,3 +100,29 @@ def test_the_end_of_a_run_names_its_files_and_their_digests(tmp_path: Path) -> N
         for path in sorted((tmp_path / "run").iterdir())
     }
     log.close()
+
+
+def test_each_run_has_its_own_lines_and_no_file_stays_open(tmp_path: Path) -> None:
+    """A run may begin before the last one was ended, and the log may be closed within a run."""
+    before = len(os.listdir("/proc/self/fd"))
+    log = EventLog(tmp_path / "own")
+    log.record("between", {})
+    own = len(os.listdir("/proc/self/fd"))
+    for number, is_ended in ((1, True), (2, False), (3, True), (4, False)):
+        run_id = f"r{number}"
+        log.begin_run(run_id, tmp_path / run_id)
+        assert log.run_id == run_id
+        assert len(os.listdir("/proc/self/fd")) == own + 2
+        log.record("of", {"run": number})
+        log.sample({"run": number})
+        if is_ended:
+            log.end_run()
+            assert log.run_id == ""
+            assert len(os.listdir("/proc/self/fd")) == own
+            log.record("between", {})
+    log.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert rows(tmp_path / "own/events.jsonl") == 3 * [{"event": "between"}]
+    for number in range(1, 5):
+        assert rows(tmp_path / f"r{number}/events.jsonl") == [{"event": "of", "run": number}]
+        assert rows(tmp_path / f"r{number}/stats.jsonl") == [{"run": number}]

@@ -258,3 +258,28 @@ def test_every_run_repeats_the_loss_that_was_accepted(loss: dict[str, Any] | Non
         assert accepted == ([loss, loss] if loss else [])
 
     trio.run(story)
+
+
+def test_a_look_at_counters_records_those_of_active_faults_that_absorbed() -> None:
+    room = Room()
+
+    async def play() -> None:
+        for fault_id, verb in (("f", "absorb"), ("g", "absorb"), ("h", "blackhole")):
+            await room.ask(
+                "fault_apply", fault_id=fault_id, verb=verb, peer="b1", lease_ms=LASTING_MS
+            )
+        room.faults.heal("g")
+        for absorbed in (3, 4):
+            room.faults.count(1, "both", absorbed_messages=absorbed, dropped_frames=1)
+            room.faults.count(1, "in", absorbed_bytes=10)
+            counted = await room.ask("fault_counters")
+            assert {*counted} >= {"f", "h"}
+        await room.ask("fault_heal", fault_id="f")
+        counted = await room.ask("fault_counters")
+        assert counted["f"]["absorbed_messages"] == 7
+
+    trio.run(play)
+    found = [details for event, details in room.lines if event == "fault_counted"]
+    of_f = [each["absorbed_messages"] for each in found if each["fault_id"] == "f"]
+    assert of_f == [3, 7], "a healed fault is counted in the answer only"
+    assert all(each["absorbed_messages"] for each in found)

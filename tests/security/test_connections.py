@@ -73,13 +73,16 @@ def test_a_flood_evicts_its_own_and_others_keep_their_places() -> None:
     assert all(quiet)
 
 
+@pytest.mark.parametrize("is_even", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_oldest_stranger_of_the_busiest_address_is_evicted(seed: int) -> None:
+def test_the_oldest_stranger_of_the_busiest_address_is_evicted(seed: int, is_even: bool) -> None:
+    """Addresses have crowds of their own size, or nearly all of the same size."""
     draw = random.Random(seed)
     door = Door(strangers_limit=20)
     inside: dict[str, Any] = {}
-    for number in range(2_000):
-        address = f"10.0.0.{int(draw.paretovariate(1)) % 9}"
+    for number in range(600 if is_even else 2_000):
+        place = draw.randrange(12) if is_even else int(draw.paretovariate(1)) % 9
+        address = f"10.0.0.{place}"
         name = f"{address}/{number}"
         before = [*inside, name]
         counts = Counter(each.partition("/")[0] for each in before)
@@ -97,6 +100,19 @@ def test_the_oldest_stranger_of_the_busiest_address_is_evicted(seed: int) -> Non
         door.evicted.clear()
         for known in draw.sample([*inside], draw.randrange(3)) if len(inside) > 5 else []:
             inside.pop(known).on_handshake_end()
+
+
+def test_addresses_that_have_left_are_not_kept() -> None:
+    door = Door()
+    stays = door.knock("10.0.0.1", "client")
+    for number in range(50):
+        visits = [door.knock(f"10.0.9.{number}", "") for _ in range(1 + number % 3)]
+        visits[0].on_handshake_end()
+        for admitted in visits:
+            admitted.left()
+    assert door.admission.open == 1
+    assert "10.0.9." not in repr(vars(door.admission)), "a flood from many addresses leaves nothing"
+    stays.left()
 
 
 def test_connections_per_address_are_limited_and_places_are_reused() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.identity import StreamId
+from brokerd.model.identity import ClientId, StreamId
 from brokerd.protocols.gryphon import knowledge as knowledge_module
 from brokerd.protocols.gryphon.curiosity import Curiosity, drop_repeated
+from brokerd.protocols.gryphon.drains import DRAINS, Drains
 from brokerd.protocols.gryphon.knowledge import LAST_TICK, IntervalSet, Knowledge
 from brokerd.protocols.gryphon.liveness import GapTable
 from brokerd.protocols.gryphon.messages import Nack
@@ -202,3 +203,80 @@ def test_merged_events_are_not_merged_again(monkeypatch: pytest.MonkeyPatch, ste
             knowledge.condense(tick)
     assert len(merged) == len({*merged}) > 20
     assert knowledge.events.events == 39
+
+
+# ---------------------------------------------------------------- clients that leave
+
+
+class TickedStreams:
+    """Streams of brokers 1 to 3, of which the first is this broker, with a passed tick each."""
+
+    def __init__(self) -> None:
+        self.passed = {StreamId(broker, 0, 0): 5 for broker in (1, 2, 3)}
+        self.expected: dict[StreamId, int] = dict.fromkeys(self.passed, 0)
+
+    def get(self, identity: StreamId) -> Any:
+        def expect(tick: int) -> None:
+            self.expected[identity] = max(tick, self.expected[identity])
+
+        subend = SimpleNamespace(passed=lambda _: self.passed[identity], expect=expect)
+        knowledge = SimpleNamespace(highest=self.passed[identity])
+        return SimpleNamespace(identity=identity, subend=subend, knowledge=knowledge)
+
+    def own(self) -> list[Any]:
+        return [self.get(StreamId(1, 0, 0))]
+
+    def is_own(self, identity: StreamId) -> bool:
+        return identity.broker == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_client_leaves_once_each_stream_has_passed_all_its_ticks(seed: int) -> None:
+    """A client that returns and leaves again waits like a new one, whatever it states first."""
+    random, streams = Random(seed), TickedStreams()
+    deadlines: DeadlineQueue[Any] = DeadlineQueue()
+    some: Any = streams
+    drains = Drains(some, [*streams.passed], deadlines, GryphonParameters(nack_repetition_ns=7))
+    waiting: dict[ClientId, dict[StreamId, int]] = {}
+    foreign = StreamId(9, 0, 0)
+    for now_ns in range(1, 60):
+        client = ClientId(random.choice("abc"))
+        ticks = {identity: random.randint(1, 40) for identity in streams.passed}
+        for identity, tick in random.sample([*ticks.items()], random.randrange(2)):
+            streams.passed[identity] = max(tick, streams.passed[identity])
+        if random.random() < 0.1:
+            drains.drop(client)
+            waiting.pop(client, None)
+        if client not in waiting:
+            begins = [dict(random.sample([*ticks.items()], random.randrange(3))) for _ in "ab"]
+            stated = [(identity, random.randint(1, 40)) for identity in (*ticks, foreign)]
+            drains.add(client, begins)
+            drains.await_stated(client, stated, now_ns)
+            own = streams.own()[0]
+            asked = [(own.identity, own.knowledge.highest)]
+            asked += [each for begin in begins for each in begin.items()]
+            for identity, tick in asked:
+                assert streams.expected[identity] >= tick
+            asked += [each for each in stated if each[0].broker in (2, 3)]
+            waiting[client] = {
+                identity: max(tick for name, tick in asked if name == identity)
+                for identity, _ in asked
+            }
+        lacking = {
+            identity
+            for through in waiting.values()
+            for identity, tick in through.items()
+            if streams.passed[identity] < tick and not streams.is_own(identity)
+        }
+        deadlines.cancel((DRAINS, None))
+        assert {each.identity for each in drains.find_lacking(now_ns)} == lacking
+        assert ((DRAINS, None) in deadlines) == bool(lacking)
+        ready = [
+            name
+            for name, through in waiting.items()
+            if all(streams.passed[identity] >= tick for identity, tick in through.items())
+        ]
+        assert [*drains.settle()] == ready
+        for name in ready:
+            del waiting[name]
+        assert drains.waiting == waiting
