@@ -275,7 +275,6 @@ class RunParts:
         self._payloads: tuple[bytes, ...] = ()
 
     def select(self, positions: Sequence[int]) -> PublicationRun:
-        """See PublicationRun.select."""
         run, length = self._run, self._run.payload_lengths
         if not isinstance(length, int) or not length or 3 * len(positions) >= 2 * len(run):
             return run.select(positions)

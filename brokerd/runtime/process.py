@@ -177,7 +177,6 @@ class BrokerProcess:
 
     @property
     def keeps_loss(self) -> str:
-        """See ProtocolDefinition."""
         return self._definition.keeps_loss(
             self._around.topology, self._around.parameters, self._around.number
         )

@@ -153,56 +153,43 @@ class DiskFiles:
     """See Files: the files of the operating system."""
 
     def make_folder(self, folder: Path) -> None:
-        """See Files."""
         folder.mkdir(mode=0o700, exist_ok=True)
 
     def names(self, folder: Path) -> list[str]:
-        """See Files."""
         return os.listdir(folder)
 
     def sync_folder(self, folder: Path) -> None:
-        """See Files."""
         sync_folder(folder)
 
     def create(self, path: Path) -> int:
-        """See Files."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         return os.open(path, flags, 0o600)
 
     def open(self, path: Path, *, change: bool = False) -> int:
-        """See Files."""
         return os.open(path, (os.O_RDWR if change else os.O_RDONLY) | os.O_CLOEXEC)
 
     def append(self, file: int, data: Buffer) -> int:
-        """See Files."""
         return os.write(file, data)
 
     def read_at(self, file: int, size: int, place: int) -> bytes:
-        """See Files."""
         return os.pread(file, size, place)
 
     def write_at(self, file: int, data: Buffer, place: int) -> None:
-        """See Files."""
         os.pwrite(file, data, place)
 
     def cut(self, file: int, size: int) -> None:
-        """See Files."""
         os.ftruncate(file, size)
 
     def sync(self, file: int) -> None:
-        """See Files."""
         os.fdatasync(file)
 
     def close(self, file: int) -> None:
-        """See Files."""
         os.close(file)
 
     def read(self, path: Path) -> bytes:
-        """See Files."""
         return path.read_bytes()
 
     def remove(self, path: Path) -> None:
-        """See Files."""
         path.unlink()
 
 

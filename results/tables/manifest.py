@@ -175,7 +175,6 @@ class Run:
         return self.clocks.error_between_ns(a, b, until_ns)
 
     def error_ns(self, a: str, b: str) -> int | None:
-        """See `results.witnesses.folder.Timeline`."""
         return self.clock_error_ns(a, b)
 
     @property

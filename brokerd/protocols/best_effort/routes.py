@@ -81,7 +81,6 @@ class Routes:
         }
 
     def statistics(self) -> Mapping[str, int]:
-        """See DeliveryProtocol."""
         return {
             **self._counters,
             "subscriptions": len(self._routes),

@@ -181,7 +181,6 @@ class DurableWindows(DeliveryWindows[InFlightEvents, DurableSubscription]):
     """See DeliveryWindows: a client that returns receives dropped events from their source."""
 
     def close(self, client: ClientId) -> Iterator[InFlightEvents]:
-        """See DeliveryWindows."""
         self._outlets.pop(client, None)
         yield from ()
 

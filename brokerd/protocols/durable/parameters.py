@@ -108,7 +108,6 @@ class DurableParameters(GryphonParameters):
         return self.hold_lease_ns < max(self.client_linger_ns, _DAY_NS)
 
     def check(self, where: str) -> None:
-        """See Parameters."""
         super(DurableParameters, self).check(where)
         if self.is_total:
             raise ConfigError(
@@ -143,7 +142,6 @@ class DurableParameters(GryphonParameters):
         parse_policies(self.retention, default, self.pubends, f"{where}: retention")
 
     def warnings(self) -> tuple[str, ...]:
-        """See Parameters."""
         found = []
         if self.max_retain_ns:
             found.append(

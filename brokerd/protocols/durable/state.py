@@ -216,7 +216,6 @@ class Questions(Stream):
     __slots__ = ()
 
     def forget_requested(self, now_ns: Instant) -> Instant | None:
-        """See Stream."""
         waiting = self._requested_until
         if waiting and waiting[0][2] <= now_ns:
             while waiting and waiting[0][2] <= now_ns:

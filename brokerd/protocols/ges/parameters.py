@@ -110,7 +110,6 @@ class GesParameters:
         return parameters
 
     def check(self, where: str) -> None:
-        """See Parameters."""
         if self.slow_link_ns < 0:
             raise ConfigError(f"{where}: slow_link_ns = {self.slow_link_ns}; at least 0")
         if self.cost_check_ns < 1:
@@ -129,7 +128,6 @@ class GesParameters:
         check_keeper_policy(self.keeper_policy, where)
 
     def warnings(self) -> tuple[str, ...]:
-        """See Parameters."""
         found = []
         if self.slow_link_ns:
             found.append(

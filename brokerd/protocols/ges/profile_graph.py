@@ -180,7 +180,6 @@ class Profiles:
         return match_run(self._memo, run, peer)
 
     def statistics(self) -> Mapping[str, int]:
-        """See DeliveryProtocol."""
         return {
             "subscriptions": sum(len(known.predicates) for known in self._by_origin.values()),
             "profile_edges": len(self._edges),

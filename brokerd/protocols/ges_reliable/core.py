@@ -189,7 +189,7 @@ class AddressedMessages:
 
 
 class GesReliable(EventMachine):
-    """A broker of a hierarchy with storages.
+    """A broker of a hierarchy with storages. Implements `DeliveryProtocol`.
 
     Attributes:
         units: connections, profiles, routes and failures of the hierarchy.
@@ -279,11 +279,9 @@ class GesReliable(EventMachine):
     # ------------------------------------------------------------ for the driver
 
     def next_deadline(self) -> Instant | None:
-        """See DeliveryProtocol."""
         return self._deadlines.earliest()
 
     def clients_behind(self) -> Collection[ClientId]:
-        """See DeliveryProtocol."""
         return self.access.own.windows.clients_behind()
 
     def aftermath(self) -> Sequence[str]:
@@ -291,7 +289,6 @@ class GesReliable(EventMachine):
         return ()
 
     def statistics(self) -> Mapping[str, int]:
-        """See DeliveryProtocol."""
         return {
             **self._counters,
             "subscriptions": len(self.storage.registrations) if self.storage else 0,
@@ -305,7 +302,6 @@ class GesReliable(EventMachine):
         }
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """See DeliveryProtocol."""
         own, queued = self._table.count_subscriptions(), self._count_queued()
         idle_reasons = [f"{own} subscriptions of its own clients"] * bool(own)
         if queued:
@@ -325,7 +321,6 @@ class GesReliable(EventMachine):
         )
 
     def detail(self) -> Mapping[str, Any]:
-        """See DeliveryProtocol."""
         return self.state().to_mapping()
 
     def state(self) -> VolatileState:

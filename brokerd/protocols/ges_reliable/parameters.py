@@ -71,12 +71,10 @@ class GesReliableParameters:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
-        """See Parameters."""
         parameters: Self = read_section(cls, dict(values), where)
         return parameters
 
     def check(self, where: str) -> None:
-        """See Parameters."""
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
@@ -90,5 +88,4 @@ class GesReliableParameters:
             )
 
     def warnings(self) -> tuple[str, ...]:
-        """See Parameters."""
         return warn_of_hints(self)

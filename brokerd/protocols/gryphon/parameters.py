@@ -141,12 +141,10 @@ class GryphonParameters:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
-        """See Parameters."""
         parameters: Self = read_section(cls, dict(values), where)
         return parameters
 
     def check(self, where: str) -> None:
-        """See Parameters."""
         if self.order not in _ORDERS:
             raise ConfigError(f"{where}: order = {self.order!r}; one of {', '.join(_ORDERS)}")
         if self.events_per_message < 0:
@@ -178,7 +176,6 @@ class GryphonParameters:
             )
 
     def warnings(self) -> tuple[str, ...]:
-        """See Parameters."""
         return ()
 
 

@@ -98,12 +98,10 @@ class MultiProxyParameters:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
-        """See Parameters."""
         parameters: Self = read_section(cls, dict(values), where)
         return parameters
 
     def check(self, where: str) -> None:
-        """See Parameters."""
         if self.ownership not in _OWNERSHIPS:
             choices = ", ".join(_OWNERSHIPS)
             raise ConfigError(f"{where}: ownership = {self.ownership!r}; one of {choices}")
@@ -123,7 +121,6 @@ class MultiProxyParameters:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 0")
 
     def warnings(self) -> tuple[str, ...]:
-        """See Parameters."""
         warnings = []
         if self.ownership == PAPER:
             warnings.append(

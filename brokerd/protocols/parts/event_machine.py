@@ -52,7 +52,6 @@ class EventMachine:
         self._event_handlers = handlers
 
     def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
-        """See DeliveryProtocol.handle."""
         self.now_ns = now_ns
         try:
             self._event_handlers[type(event)](event)

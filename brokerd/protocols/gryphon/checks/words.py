@@ -38,7 +38,6 @@ class GryphonWording(Wording):
         self._bases: dict[BrokerNumber, int] = {}
 
     def message(self, message: Any) -> str:
-        """See Wording."""
         match message:
             case Events(start=start, end=end, again=again, onto=onto, run=run):
                 which = ("again" if again else "first") + _describe_receiver(onto)
