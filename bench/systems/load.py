@@ -77,7 +77,6 @@ class SystemLoad(LoadGenerator):
         return {**status, "holes": sum(each.places.holes for each in subscribers)}
 
     def source_of(self, setting: PublisherSetting) -> SourceId:
-        """Return the source of a publisher."""
         return SourceId(self.setting.brokers.index(setting.broker), setting.index, 1)
 
     def topics_of_publication(self, blob: bytes) -> tuple[str, ...]:

@@ -211,7 +211,6 @@ class Links:
         return self._table.witness
 
     def session_peers(self) -> list[Peer]:
-        """Return the peers with a session."""
         return list(self.connections)
 
     def can_exchange(self, peer: Peer) -> bool:

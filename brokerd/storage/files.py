@@ -101,7 +101,6 @@ class Files(Protocol):
         ...
 
     def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder."""
         ...
 
     def sync_folder(self, folder: Path) -> None:
@@ -137,7 +136,6 @@ class Files(Protocol):
         ...
 
     def close(self, file: int) -> None:
-        """Close a file."""
         ...
 
     def read(self, path: Path) -> bytes:

@@ -118,7 +118,6 @@ def salt_of(data: bytes) -> bytes:
 
 
 def pack_group(entries: Iterable[LogEntry | LogRun], number: int, salt: bytes) -> bytes:
-    """Return the bytes of a group."""
     pieces: list[Buffer] = []
     for entry in entries:
         name = entry.log.encode()

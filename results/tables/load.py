@@ -59,7 +59,6 @@ class LoadedRun:
         )
 
     def table(self, spark: "SparkSession", name: str) -> "DataFrame":
-        """Return a table of the run."""
         return read_table(spark, name, table_folder(self.run, name))
 
 

@@ -46,7 +46,6 @@ class Tag:
 
     @property
     def partition(self) -> PartitionId:
-        """The partition of the tag."""
         nodes = self.path[self.path.index(self.detector) + 1 :]
         return PartitionId(self.detector, self.incarnation, self.number, nodes)
 

@@ -96,7 +96,6 @@ class PartitionTable:
         return sum(len(detector.live) for detector in self.detectors.values())
 
     def __iter__(self) -> Iterator[PartitionId]:
-        """Yield all partitions."""
         for detector in self.detectors.values():
             yield from detector.live.values()
 

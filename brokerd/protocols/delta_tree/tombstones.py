@@ -139,7 +139,6 @@ class _Serials:
         return True
 
     def remove_below(self, lowest: int) -> None:
-        """Remove all serials below `lowest`."""
         start = bisect_left(self._lasts, lowest)
         del self._firsts[:start], self._lasts[:start]
         if self._firsts:

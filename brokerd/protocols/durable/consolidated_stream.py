@@ -148,7 +148,6 @@ class SubscriptionTable:
         self.ending[local.identity] = self.present.pop(local.identity)
 
     def lanes(self, stream: StreamId) -> list[Lane]:
-        """Return the lanes of all subscriptions in a stream."""
         return [local.lane(stream) for local in self.present.values()]
 
     # ------------------------------------------------------------ released ticks

@@ -100,7 +100,6 @@ class Profiles:
         return ProfileStated(origin, known.place, known.version, entries)
 
     def by_origin(self) -> Mapping[BrokerNumber, Profile]:
-        """Return all profiles, by origin."""
         return self._by_origin
 
     def origins(self) -> Iterable[BrokerNumber]:
@@ -151,7 +150,6 @@ class Profiles:
         self._add(known, added)
 
     def remove(self, origin: BrokerNumber) -> None:
-        """Remove the profile of an origin."""
         known = self._by_origin.pop(origin)
         self._remove(known, tuple(known.predicates))
 

@@ -129,7 +129,6 @@ class AddressedMessages:
         return all(broker < len(self._addresses) for broker in brokers_in(message))
 
     def to(self, broker: BrokerNumber) -> Target:
-        """Return the target of messages to a broker."""
         assert broker < len(self._addresses), f"broker {broker} was never announced"
         return Target(0, self._addresses[broker], SYSTEM, (), 0)
 

@@ -233,7 +233,6 @@ class Gryphon(LogFirstMachine):
         )
 
     def handlers(self) -> dict[type, EventHandler]:
-        """Return the handlers of events by type."""
         return {
             Started: self.on_started,
             RecordsRead: self.on_records,

@@ -63,7 +63,6 @@ class IntervalSet:
         return iter(zip(self._starts, self._ends, strict=True))
 
     def __contains__(self, tick: int) -> bool:
-        """Return True if the set contains a tick."""
         place = bisect_right(self._starts, tick) - 1
         return place >= 0 and tick < self._ends[place]
 

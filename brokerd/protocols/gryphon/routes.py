@@ -46,7 +46,6 @@ def hosts_clients(topology: Topology, broker: BrokerNumber) -> bool:
 
 
 def cells_of(topology: Topology) -> CellGraph:
-    """Return the cells of a topology."""
     graph = topology.overlay(KIND)
     assert isinstance(graph, CellGraph), f"{topology.name} is of kind {topology.kind}"
     return graph
@@ -127,7 +126,6 @@ class Routes:
         return self._towards.get(cell, cell)
 
     def cell_of(self, broker: BrokerNumber) -> Cell:
-        """Return the cell of a broker."""
         return self.cell_by_broker[broker]
 
     def of(self, stream: StreamId) -> tuple[Cell | None, tuple[Cell, ...]]:

@@ -69,7 +69,6 @@ class Reports:
     def status(
         self, clients: HostedClients, discrepancies: tuple[str, ...], *, is_reading: bool
     ) -> CoreStatus[BrokerNumber]:
-        """Return the status of the broker."""
         wanted = self._neighbours.wanted()
         subscriptions = clients.table.count_subscriptions()
         queued, held = self._streams.count_retained(), self._pubends.held()

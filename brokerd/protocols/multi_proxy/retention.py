@@ -166,7 +166,6 @@ class Topic:
 
     @property
     def number(self) -> int:
-        """The number of the topic."""
         return self.part.topic
 
     @property

@@ -152,7 +152,6 @@ class Sessions:
         self._routes: dict[BrokerNumber, BrokerNumber] = {}
 
     def open(self, peer: BrokerNumber) -> None:
-        """Open a session with a broker."""
         self._machine.emit(OpenSession(peer))
 
     def on_session(self, peer: BrokerNumber, event: SessionEstablished) -> None:

@@ -117,7 +117,6 @@ class FollowedTopic:
 
     @property
     def number(self) -> int:
-        """The number of the topic."""
         return self.stream.publisher
 
     @property

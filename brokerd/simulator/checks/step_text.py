@@ -140,7 +140,6 @@ class Wording:
         return False
 
     def run(self, run: PublicationRun) -> str:
-        """Return a run of publications in words."""
         parts: list[list[int]] = []
         for sequence in run.sequences:
             if parts and sequence == parts[-1][-1] + 1:
@@ -158,7 +157,6 @@ class Wording:
         )
 
     def publication(self, source: SourceId, sequence: int) -> str:
-        """Return one publication in words."""
         return f"{self.source(source)}/{sequence}"
 
     def source(self, source: SourceId) -> str:
@@ -170,7 +168,6 @@ class Wording:
         return broker
 
     def subscription(self, subscription: SubscriptionId) -> str:
-        """Return one subscription in words."""
         later = f"@{subscription.incarnation}" if subscription.incarnation > 1 else ""
         return f"{self._cluster.topology.brokers[subscription.home]}#{subscription.number}{later}"
 

@@ -85,7 +85,6 @@ class Endpoint:
         raise NotImplementedError
 
     def on_lost(self, end: "SessionEnd", reason: LossReason) -> None:
-        """Handle the end of a session at this end."""
         raise NotImplementedError
 
     def open_failed(self, peer: Peer, reason: str) -> None:
