@@ -1,7 +1,8 @@
 """The roles of brokers, sessions, and the routes of requests and answers over proxies.
 
 An access broker sends a request to a server over one proxy, and tries the next proxy after a
-timeout. A server answers over the proxy of the last request.
+timeout. A server answers a Get over the proxy of that Get, and other requests over the proxy of the
+last request.
 
 Paper: [MP22] §1, §3 (clients, proxies, servers; a client tries the proxies in order; no answer in
 time: again, three times). Deviates: access brokers begin with different proxies, which shares the
