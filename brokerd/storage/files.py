@@ -100,8 +100,7 @@ class Files(Protocol):
         """Make a folder that only its owner may read, unless it exists."""
         ...
 
-    def names(self, folder: Path) -> list[str]:
-        ...
+    def names(self, folder: Path) -> list[str]: ...
 
     def sync_folder(self, folder: Path) -> None:
         """Make the names in a folder durable, with the files that they refer to."""
@@ -135,8 +134,7 @@ class Files(Protocol):
         """Make the content of a file durable."""
         ...
 
-    def close(self, file: int) -> None:
-        ...
+    def close(self, file: int) -> None: ...
 
     def read(self, path: Path) -> bytes:
         """Return the content of a file."""
