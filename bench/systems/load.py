@@ -114,11 +114,9 @@ class SystemGate(Gate):
         self._is_open.set()
 
     async def wait_shut(self) -> None:
-        """Wait until the gate is shut."""
         await self._is_shut.wait()
 
     async def wait_open(self) -> None:
-        """Wait until the gate is open."""
         await self._is_open.wait()
 
 

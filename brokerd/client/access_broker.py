@@ -98,7 +98,6 @@ class AccessBroker:
 
     @property
     def stores_state(self) -> bool:
-        """Return True if the client has a store."""
         return self._writer is not None
 
     @property

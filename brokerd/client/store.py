@@ -166,7 +166,6 @@ class StateWriter:
             self._turn.set()
 
     def stop(self) -> None:
-        """Stop saving."""
         self._scope.cancel()
 
     async def _save(self) -> None:

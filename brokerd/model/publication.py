@@ -78,7 +78,6 @@ class PublicationRun:
         return self.sequences[-1]
 
     def __len__(self) -> int:
-        """Return the number of publications."""
         return len(self.sequences)
 
     def payload_bytes(self) -> int:

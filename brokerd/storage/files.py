@@ -261,7 +261,6 @@ class SyncedMark:
             self._files.remove(self._path)
 
     def close(self) -> None:
-        """Close the file."""
         if self._file >= 0:
             self._files.close(self._file)
             self._file = -1

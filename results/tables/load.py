@@ -63,7 +63,6 @@ class LoadedRun:
 
 
 def table_folder(run: Run, name: str) -> Path:
-    """Return the folder of a run's table."""
     return run.derived / "tables" / name
 
 

@@ -91,7 +91,6 @@ class Run:
 
     @property
     def content(self) -> ExpectedContent:
-        """Return the expected content of publications."""
         return ExpectedContent.from_workload(self.workload, self.run_id)
 
     @property

@@ -205,7 +205,6 @@ class DeltaTree(EventMachine):
 
     @property
     def incarnation(self) -> int:
-        """The incarnation of this broker."""
         return self._state.incarnation
 
     def next_deadline(self) -> Instant | None:

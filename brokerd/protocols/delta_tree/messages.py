@@ -41,7 +41,6 @@ class Tag:
 
     @property
     def node(self) -> BrokerNumber:
-        """The unreachable broker."""
         return self.path[-1]
 
     @property

@@ -92,7 +92,6 @@ class PartitionTable:
         self._holds: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """Return the number of partitions in the table."""
         return sum(len(detector.live) for detector in self.detectors.values())
 
     def __iter__(self) -> Iterator[PartitionId]:

@@ -156,7 +156,6 @@ class _Home:
 
 
 def single_statement(subscription: SubscriptionId) -> Tombstones:
-    """Return a statement about one subscription."""
     home, incarnation, number = subscription
     return Tombstones(home, 0, ((incarnation, number, incarnation, number),))
 

@@ -58,7 +58,6 @@ class HostedStream:
 
     @property
     def stream(self) -> Stream:
-        """The state of the stream."""
         found = self._stream
         if found is None:
             found = self._stream = self._streams.get(self.identity)
@@ -279,7 +278,6 @@ class Silences:
         self._windows = windows
 
     def schedule(self) -> None:
-        """Schedule silence messages."""
         if (SILENCE, None) not in self._deadlines:
             self._deadlines.set((SILENCE, None), self._machine.now_ns + self._interval_ns)
 

@@ -534,7 +534,6 @@ class Durable:
 
 
 def make_core(context: CoreContext) -> Durable | ReplicatedCore:
-    """Return the core of a broker."""
     parameters: DurableParameters = context.parameters
     routes = Routes(context.broker, context.topology, parameters.pubends)
     authority = DecommissionAuthority.of(context)

@@ -98,7 +98,6 @@ class DurableParameters(GryphonParameters):
 
     @property
     def policies(self) -> tuple[RetentionPolicy, ...]:
-        """Return the policy of each pubend."""
         default = RetentionPolicy(self.max_retain_ns, self.max_retain_bytes)
         return parse_policies(self.retention, default, self.pubends, "retention")
 

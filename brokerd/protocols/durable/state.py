@@ -231,7 +231,6 @@ class Questions(Stream):
 
 
 def lane_key(lane: Lane) -> str:
-    """Return a lane as a row key."""
     return f"{lane.subscription.identity}/{key_of(lane.stream)}"
 
 

@@ -401,7 +401,6 @@ class Ges(EventMachine):
 
 
 def make_core(context: CoreContext) -> Ges:
-    """Return the core of one broker."""
     hierarchy = hierarchy_of(context.topology)
     neighbours = sorted(linked(hierarchy.links, context.broker))
     return Ges(

@@ -129,7 +129,6 @@ class Profiles:
         return known is not None and bool(known.predicates)
 
     def replace(self, stated: ProfileStated) -> None:
-        """Replace the profile of an origin."""
         known = self._by_origin.get(stated.origin)
         if known is not None:
             self._remove(known, tuple(known.predicates))
@@ -268,7 +267,6 @@ class LocalSubscriptions:
         self._known[subscription.subscription] = subscription
 
     def remove(self, subscriptions: Iterable[SubscriptionId]) -> None:
-        """Remove ended subscriptions."""
         for subscription in subscriptions:
             del self._known[subscription]
 

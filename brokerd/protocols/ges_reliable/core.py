@@ -323,7 +323,6 @@ class GesReliable(EventMachine):
         return self.state().to_mapping()
 
     def state(self) -> VolatileState:
-        """Return the volatile state, for people."""
         access = self.access
         return VolatileState(
             units=self.units.state().to_mapping(),
@@ -491,6 +490,5 @@ def _no_units(_unit: Address) -> tuple[()]:
 
 
 def make_core(context: CoreContext) -> GesReliable:
-    """Return the core of a broker."""
     hierarchy = hierarchy_of(context.topology)
     return GesReliable(context.broker, hierarchy, context.parameters, context.decode_attributes)

@@ -51,7 +51,6 @@ class IntervalSet:
             self.add(start, end)
 
     def __bool__(self) -> bool:
-        """Return True if the set is not empty."""
         return bool(self._starts)
 
     def __len__(self) -> int:

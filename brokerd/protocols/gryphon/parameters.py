@@ -108,7 +108,6 @@ class GryphonParameters:
 
     @property
     def is_total(self) -> bool:
-        """True for total order."""
         return self.order == Order.TOTAL
 
     @property

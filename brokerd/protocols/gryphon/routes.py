@@ -97,7 +97,6 @@ class Routes:
             self.behind[start] = sum(1 << cell for cell in found)
 
     def pubend_streams(self) -> tuple[StreamId, ...]:
-        """Return the streams of all pubends, in order."""
         return tuple(
             StreamId(broker, pubend, 0) for broker in self.hosts for pubend in range(self._pubends)
         )

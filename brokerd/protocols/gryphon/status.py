@@ -53,7 +53,6 @@ class Reports:
         return [text] if waiting else []
 
     def statistics(self, clients: HostedClients) -> dict[str, int]:
-        """Return all counters."""
         return {
             **self._counters,
             "queue_publications": self._streams.count_retained(),

@@ -143,7 +143,6 @@ class MergeWrite(NamedTuple):
 
     @property
     def rows(self) -> tuple[Change, ...]:
-        """The row of the stream."""
         return (Change(MERGED, f"{self.stream.broker}.{self.stream.publisher}", True),)
 
 

@@ -287,7 +287,6 @@ class MultiProxy(LogFirstMachine):
         return self.state().to_mapping()
 
     def state(self) -> VolatileState:
-        """Return the volatile state, for people."""
         server = self.server.state() if self.server is not None else None
         return self._access_broker.state(self._places.role, server)
 
@@ -477,7 +476,6 @@ class MultiProxy(LogFirstMachine):
 
 
 def make_core(context: CoreContext) -> MultiProxy:
-    """Return the core of a broker."""
     parameters: MultiProxyParameters = context.parameters
     places = Places(context.broker, context.topology, parameters.topics)
     authority = DecommissionAuthority.of(context)

@@ -170,11 +170,9 @@ class Topic:
 
     @property
     def key(self) -> str:
-        """The key of its rows."""
         return f"{self.number}{self.suffix}"
 
     def state(self) -> TopicState:
-        """Return the state, for people."""
         return TopicState(
             self.assigned,
             self.durable,

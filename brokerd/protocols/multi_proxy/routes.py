@@ -156,7 +156,6 @@ class Sessions:
         self._machine.emit(OpenSession(peer))
 
     def on_session(self, peer: BrokerNumber, event: SessionEstablished) -> None:
-        """Record an established session."""
         assert peer not in self.sessions, f"second session with {peer}"
         self.sessions[peer] = event.session
         self._established_ns[peer] = self._machine.now_ns
@@ -164,7 +163,6 @@ class Sessions:
         self._waited_ns.pop(peer, None)
 
     def on_session_lost(self, peer: BrokerNumber, event: SessionLost) -> None:
-        """Record that a session is lost."""
         assert self.sessions.get(peer) == event.session, f"no session for {event}"
         del self.sessions[peer]
 

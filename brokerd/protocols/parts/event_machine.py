@@ -48,7 +48,6 @@ class EventMachine:
         self._event_handlers: Mapping[type, EventHandler] = {}
 
     def dispatch_events(self, handlers: Mapping[type, EventHandler]) -> None:
-        """Set the handler of each type of event."""
         self._event_handlers = handlers
 
     def handle(self, event: Event, now_ns: Instant) -> list[Effect]:

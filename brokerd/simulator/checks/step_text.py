@@ -123,7 +123,6 @@ class Wording:
         return f"{name}: {', '.join(listed)}" if listed else name
 
     def _value(self, value: Any) -> str:
-        """Return the value of a field in words."""
         match value:
             case SourceId():
                 return self.source(value)
@@ -150,7 +149,6 @@ class Wording:
         return f"{self.source(run.source)}/{listed}"
 
     def ranges(self, ranges: tuple[tuple[SourceId, int, int], ...]) -> str:
-        """Return ranges of publications in words."""
         return " ".join(
             f"{self.source(source)}/{first}" + (f"-{last}" if last > first else "")
             for source, first, last in ranges

@@ -360,7 +360,6 @@ class SshTransport:
 def ssh_connector(
     inventory: Inventory, host: Host, connections: Connections, bundle: Callable[[], Bundle]
 ) -> Connector:
-    """Return the connector of a host behind SSH."""
     if not host.address:
         raise UserError(f"{inventory.path}: host {host.name} has no address to be reached at")
     return Connector(SshTransport(inventory, host, connections, bundle))
