@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from brokerd.config import read_section
+from brokerd.config import check_least, read_section
 from brokerd.errors import ConfigError
 from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.topology import Topology
@@ -165,9 +165,7 @@ class GryphonParameters:
                 f"{where}: ack_expected_ns = 0 and delay_curiosity_ns = 0; without both, no broker "
                 "would find the loss of the last event"
             )
-        for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
+        check_least(self, 1, _AT_LEAST_ONE, where)
         if self.nack_repetition_limit_ns < self.nack_repetition_ns:
             raise ConfigError(
                 f"{where}: nack_repetition_limit_ns = {self.nack_repetition_limit_ns} is less "
