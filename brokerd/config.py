@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -203,6 +204,17 @@ def parse_value(text: str) -> Any:
         raise ConfigError(str(error)) from None
     kept = len(value) == 1 and isinstance(value["value"], str | int | float | list)
     return value["value"] if kept else text
+
+
+def check_least(section: object, least: int, names: Iterable[str], where: str) -> None:
+    """Check numbers of a section.
+
+    Raises:
+        ConfigError: a number is less than `least`; names its key, in `where`.
+    """
+    for name in names:
+        if (value := getattr(section, name)) < least:
+            raise ConfigError(f"{where}: {name} = {value}; at least {least}")
 
 
 def read_section(kind: Any, values: Any, where: str) -> Any:

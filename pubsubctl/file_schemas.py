@@ -30,14 +30,12 @@ def workload_schema() -> dict[str, Any]:
 
 
 def sweep_schema() -> dict[str, Any]:
-    """Return the JSON Schema of sweeps."""
     from bench.spec.sweep import Sweep
 
     return Sweep.model_json_schema(by_alias=True, mode="validation")
 
 
 def comparison_schema() -> dict[str, Any]:
-    """Return the JSON Schema of comparisons."""
     from bench.systems.comparison import ComparisonFile
 
     return ComparisonFile.model_json_schema(by_alias=True, mode="validation")

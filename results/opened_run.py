@@ -91,7 +91,6 @@ class OpenRun:
 
     @property
     def run_id(self) -> str:
-        """The run id."""
         return str(self.manifest["run_id"])
 
     @property

@@ -62,7 +62,6 @@ class NumberedBlobs:
         return None if found is None else cls(attribute_sets, *found, encode)
 
     def blob(self, attribute_set: int, sequence: int) -> bytes:
-        """Return the blob of a publication."""
         before, after = self._around[attribute_set]
         return before + INTEGERS[self._before_first + sequence] + after
 
@@ -205,7 +204,6 @@ class ContentTables:
 
     @property
     def size_bytes(self) -> int:
-        """The size of a payload."""
         return len(self.payloads[0])
 
 

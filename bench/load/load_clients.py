@@ -122,7 +122,6 @@ class LoadClient:
         raise NotImplementedError
 
     def callbacks(self) -> Callbacks:
-        """Return the callbacks for the library."""
         return Callbacks(on_session=self._on_session, on_refused=self._on_refused)
 
     def _on_session(self, change: str, details: Mapping[str, Any]) -> None:

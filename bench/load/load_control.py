@@ -70,7 +70,6 @@ class Patience:
         return now_s >= self._limit_s and (self._arrived is None or is_quiet)
 
     def is_at_bound(self, now_s: float) -> bool:
-        """Return True if the bound is reached."""
         return now_s >= self._bound_s
 
     def note_arrivals(self, now_s: float, arrived: int) -> None:
@@ -109,12 +108,10 @@ class LoadControl:
 
     @property
     def publisher_processes(self) -> list[LoadProcess]:
-        """The load generators with publishers."""
         return [process for process in self.processes if process.publishers]
 
     @property
     def subscriber_processes(self) -> list[LoadProcess]:
-        """The load generators with subscribers."""
         return [process for process in self.processes if process.subscribers]
 
     # ------------------------------------------------------------ before the load
@@ -229,7 +226,6 @@ class LoadControl:
         return int(status["now_ns"])
 
     async def show(self) -> None:
-        """Show the progress."""
         self._show(await self.send_all("status"))
 
     def _show(self, statuses: Iterable[Mapping[str, Any]]) -> None:

@@ -330,7 +330,6 @@ class LoadGenerator:
         self._problems[text] = self._problems.get(text, 0) + 1
 
     def record_publications(self, rows: bytes | bytearray) -> None:
-        """Record publications."""
         self.files.append("publications", rows)
 
     def tables_for(self, size_bytes: int) -> ContentTables:

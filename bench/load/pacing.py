@@ -43,7 +43,6 @@ class Alarm:
             raise OSError(error, f"timerfd_create: {os.strerror(error)}")
 
     def close(self) -> None:
-        """Close the timer."""
         os.close(self._descriptor)
 
     async def sleep_until(self, at_ns: int) -> None:

@@ -238,7 +238,6 @@ class PublisherLoad:
             room -= count
 
     def _hand_over_fence(self, client: PublishingClient, now_ns: int) -> None:
-        """Send the fence."""
         assert self._content is not None
         sequence = client.next_sequence
         _, payload_number = self._content.choice(sequence)

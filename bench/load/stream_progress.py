@@ -118,7 +118,6 @@ class StreamCounts:
     high: int = 0
 
     def as_mapping(self) -> dict[str, int]:
-        """Return the counts by name."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
 

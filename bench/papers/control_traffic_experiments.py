@@ -155,7 +155,6 @@ class MessageCounts:
     kept: Sequence[int]
 
     def row(self) -> dict[str, Any]:
-        """Return a row for the table."""
         return {
             "changes": self.changes,
             "messages": self.messages,

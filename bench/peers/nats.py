@@ -51,12 +51,10 @@ def pong() -> bytes:
 
 
 def subscribe(subject: bytes, sid: bytes) -> bytes:
-    """Return a subscription to a subject."""
     return b"SUB %b %b\r\n" % (subject, sid)
 
 
 def publish(subject: bytes, payload: bytes, reply: bytes = b"") -> bytes:
-    """Return a publication."""
     words = (b"PUB", subject, reply, b"%d" % len(payload))
     return b" ".join(filter(None, words)) + _END + payload + _END
 

@@ -277,7 +277,6 @@ class RateFolder:
 
     @property
     def path(self) -> Path:
-        """The path of the folder."""
         return self.directory.path
 
     def note(self, probe: Probe, outcome: RunOutcome, p99_limit_us: float) -> TriedRate:

@@ -119,7 +119,6 @@ class RunDirectory:
 
     @property
     def journal_bytes(self) -> int:
-        """The size of the journal."""
         return (self.path / JOURNAL).stat().st_size
 
     def begin(self, experiment: str, about: Mapping[str, Any]) -> None:
@@ -240,7 +239,6 @@ def write_checksums(folder: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -186,7 +186,6 @@ def _stretch(waits_ns: Sequence[int], seconds: float) -> Stretch:
 
 
 def describe_subscriptions(around: Around) -> list[str]:
-    """Return a line for each subscription."""
     return [
         f"{name}: "
         + " · ".join(

@@ -297,7 +297,6 @@ class Series:
 
     @property
     def path(self) -> Path:
-        """The path of the folder."""
         return self.directory.path
 
     def remaining(self) -> list[Instance]:

@@ -157,7 +157,6 @@ class Testbed:
         destination: Path,
         names: Collection[str] | None = None,
     ) -> list[str]:
-        """See `HostFiles.collect`."""
         files = HostFiles(self.agents, self.fetch_file)
         return await files.collect(host, process, folder, destination, names)
 

@@ -45,7 +45,6 @@ def check_keys(keys: Iterable[str]) -> None:
 
 
 def workload_keys(keys: Keys) -> dict[str, Any]:
-    """Return the keys of the workload file."""
     return {
         key: value
         for key, value in keys.items()

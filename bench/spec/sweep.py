@@ -200,7 +200,6 @@ class Axis:
     unit: str
 
     def row(self) -> dict[str, Any]:
-        """Return the axis for JSON."""
         return {
             "key": self.key, "values": list(self.values), "numbers": list(self.numbers),
             "unit": self.unit,
@@ -208,7 +207,6 @@ class Axis:
 
 
 def is_sweep(path: Path) -> bool:
-    """Return True if a file is a sweep."""
     return path.is_file() and read_toml(path).get("schema") == SCHEMA
 
 

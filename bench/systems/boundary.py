@@ -197,7 +197,6 @@ class Arrivals:
         self._queue: asyncio.Queue[Delivery] = asyncio.Queue()
 
     def put(self, delivery: Delivery) -> None:
-        """Add a delivery."""
         self._queue.put_nowait(delivery)
 
     async def take(self) -> list[Delivery]:

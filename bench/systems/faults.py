@@ -167,7 +167,6 @@ class SystemBackend(DeployedBackend):
 
     @property
     def _relay(self) -> AgentClient:
-        """The agent of the relay."""
         return self._deployment.agents[HOST]
 
     async def _probe(self, fault: Fault) -> dict[str, Any]:

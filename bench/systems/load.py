@@ -77,7 +77,6 @@ class SystemLoad(LoadGenerator):
         return {**status, "holes": sum(each.places.holes for each in subscribers)}
 
     def source_of(self, setting: PublisherSetting) -> SourceId:
-        """Return the source of a publisher."""
         return SourceId(self.setting.brokers.index(setting.broker), setting.index, 1)
 
     def topics_of_publication(self, blob: bytes) -> tuple[str, ...]:
@@ -115,11 +114,9 @@ class SystemGate(Gate):
         self._is_open.set()
 
     async def wait_shut(self) -> None:
-        """Wait until the gate is shut."""
         await self._is_shut.wait()
 
     async def wait_open(self) -> None:
-        """Wait until the gate is open."""
         await self._is_open.wait()
 
 

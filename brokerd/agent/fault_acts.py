@@ -315,7 +315,6 @@ class FaultActs:
         return read_heal_time(self.lease_file(fault)) if fault.watchdog is not None else None
 
     def dismiss_watchdog(self, fault: Fault) -> None:
-        """End the watchdog of a fault."""
         if fault.watchdog is not None:
             fault.watchdog.signal(signal.SIGKILL)
             self.lease_file(fault).unlink(missing_ok=True)

@@ -56,6 +56,8 @@ class ConnectionOptions:
 class AccessBroker:
     """The connection of a client to its access broker, and the calls that wait for the broker.
 
+    Implements `broker_connection.Listener` and `store.SaveListener`.
+
     Attributes:
         name: name of the client.
         options: options of all connections.
@@ -96,7 +98,6 @@ class AccessBroker:
 
     @property
     def stores_state(self) -> bool:
-        """Return True if the client has a store."""
         return self._writer is not None
 
     @property
@@ -294,7 +295,6 @@ class AccessBroker:
     # ------------------------------------------------------------ events of connections
 
     def on_events(self, line: BrokerConnection, events: list[ClientEvent]) -> None:
-        """See broker_connection.Listener."""
         arrived = changed = False
         for event in events:
             if isinstance(event, Arrival):
@@ -313,35 +313,29 @@ class AccessBroker:
             self._arrivals.announce()
 
     def on_fetch(self, line: BrokerConnection) -> None:
-        """See broker_connection.Listener."""
         if self._writer is not None:
             self._writer.look()
 
     def can_read(self, line: BrokerConnection) -> bool:
-        """See broker_connection.Listener."""
         return not self.inbox.is_full
 
     def session_changed(
         self, line: BrokerConnection, change: str, details: Mapping[str, Any]
     ) -> None:
-        """See broker_connection.Listener."""
         if line is self.line:
             self._changes.warn_if_unreachable(line)
             self.callbacks.on_session(change, details)
         self._changes.announce()
 
     def failed(self, line: BrokerConnection) -> None:
-        """See broker_connection.Listener."""
         self._changes.announce()
         self._arrivals.announce()
 
     def on_saved(self) -> None:
-        """See store.SaveListener."""
         self.line.nudge()
         self._changes.announce()
 
     def on_save_failed(self) -> None:
-        """See store.SaveListener."""
         self._nursery.cancel_scope.cancel()
 
     def _call_back(self, event: ClientEvent) -> None:

@@ -186,7 +186,6 @@ class BrokerConnection:
     def received(
         self, connection: Connection, events: list[MessageReceived], size_bytes: int
     ) -> None:
-        """See connection.Owner."""
         known: list[ClientEvent] = []
         try:
             for event in events:
@@ -209,7 +208,6 @@ class BrokerConnection:
             connection.end("closed_by_us", Farewell("stopping", "redirected to another broker"))
 
     def can_read(self, connection: Connection) -> bool:
-        """See connection.Owner."""
         return self._listener.can_read(self)
 
     def refill(self, connection: Connection) -> None:
@@ -220,7 +218,6 @@ class BrokerConnection:
         self._listener.on_fetch(self)
 
     def on_ended(self, connection: Connection, reason: LossReason) -> None:
-        """See connection.Owner."""
         self.connection = None
         if self.unattached_since_s is None:
             self.unattached_since_s = trio.current_time()

@@ -348,7 +348,6 @@ class Commitment:
     # ------------------------------------------------------------ ends, moves, restarts
 
     def positions(self) -> Places:
-        """Return the committed positions."""
         return self._processed
 
     def committed(self, number: int) -> Positions:

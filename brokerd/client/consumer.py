@@ -183,7 +183,6 @@ class Consumer:
         await self.commit()
 
     async def receive(self, limit: int) -> list[Publication]:
-        """See Batch.receive."""
         check_integer("limit", limit, 1)
         self._broker.check_free()
         received: list[Publication] = []

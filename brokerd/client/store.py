@@ -39,6 +39,8 @@ class Store(Protocol):
 class FileStore:
     """A store in one file of this user alone, for one client in one process at a time.
 
+    Implements `Store`.
+
     After a crash the file contains the value last saved or, if a save was in progress, the value
     before, never parts of either. After an error nothing more is saved: the content of the disk is
     unknown then, and only a new process that reads the file can continue.
@@ -52,7 +54,6 @@ class FileStore:
         return str(self._path)
 
     def load(self) -> bytes | None:
-        """See Store."""
         try:
             with open(self._path, "rb") as file:
                 return file.read(STORE_LIMIT_BYTES)
@@ -60,7 +61,6 @@ class FileStore:
             return None
 
     def save(self, content: bytes) -> None:
-        """See Store."""
         if self._failure:
             raise OSError(errno.EIO, f"{self._path}: nothing is saved after {self._failure}")
         try:
@@ -166,7 +166,6 @@ class StateWriter:
             self._turn.set()
 
     def stop(self) -> None:
-        """Stop saving."""
         self._scope.cancel()
 
     async def _save(self) -> None:

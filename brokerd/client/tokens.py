@@ -135,6 +135,8 @@ class Tokens(Protocol):
 class SqliteTokens:
     """A token in the application's own SQLite file, written by the application's connection.
 
+    Implements `Tokens`.
+
     The table is `pubsubctl_tokens` (client, generation, token), made if missing. A file may have
     the tokens of several clients. A commit is one fsync or two in the thread of the connection, so
     the file should be on a disk with an fsync of milliseconds.
@@ -187,12 +189,10 @@ class SqliteTokens:
             raise ConfigError(f"{text}; a file with at least FULL, or a crash loses what is done")
 
     def begin(self) -> None:
-        """See Tokens."""
         self._connection.execute("BEGIN")
         self._connection.execute(f"SAVEPOINT {_SAVEPOINT}")
 
     def commit(self, token: bytes) -> None:
-        """See Tokens."""
         database = self._connection
         try:
             database.execute(f"RELEASE {_SAVEPOINT}")
@@ -216,7 +216,6 @@ class SqliteTokens:
             ) from error
 
     def roll_back(self) -> None:
-        """See Tokens."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
@@ -235,7 +234,6 @@ class OwnTokens:
         self._token = token
 
     def take_over(self, client: ClientId) -> tuple[int, bytes]:
-        """See Tokens."""
         if not self._token:
             return 1, b""
         return read_checkpoint_token(self._token, client).generation + 1, self._token

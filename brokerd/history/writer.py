@@ -124,5 +124,4 @@ class LineWriter:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)

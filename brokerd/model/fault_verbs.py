@@ -141,7 +141,6 @@ class Verb:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Keys that the verb requires."""
         return tuple(option.rstrip("!") for option in self.options if option.endswith("!"))
 
     @property

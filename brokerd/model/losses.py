@@ -107,7 +107,6 @@ def is_stream_marker(source: SourceId) -> bool:
 
 
 def has_marker(run: PublicationRun) -> bool:
-    """Return True if a run contains a marker."""
     return MARKER in run.attribute_table
 
 

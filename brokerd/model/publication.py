@@ -78,7 +78,6 @@ class PublicationRun:
         return self.sequences[-1]
 
     def __len__(self) -> int:
-        """Return the number of publications."""
         return len(self.sequences)
 
     def payload_bytes(self) -> int:
@@ -275,7 +274,6 @@ class RunParts:
         self._payloads: tuple[bytes, ...] = ()
 
     def select(self, positions: Sequence[int]) -> PublicationRun:
-        """See PublicationRun.select."""
         run, length = self._run, self._run.payload_lengths
         if not isinstance(length, int) or not length or 3 * len(positions) >= 2 * len(run):
             return run.select(positions)

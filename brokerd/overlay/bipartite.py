@@ -44,7 +44,6 @@ class Bipartite:
 
     @property
     def kind(self) -> str:
-        """The name of the kind."""
         return "bipartite"
 
     @property

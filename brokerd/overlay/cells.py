@@ -57,7 +57,6 @@ class CellGraph:
 
     @property
     def kind(self) -> str:
-        """The name of the kind."""
         return "cells"
 
     @property

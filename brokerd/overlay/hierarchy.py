@@ -122,7 +122,6 @@ class Hierarchy:
 
     @property
     def kind(self) -> str:
-        """The name of the kind."""
         return "hierarchy"
 
     @property

@@ -143,7 +143,6 @@ class Neighbourhood:
         return replace(self, paths=paths, neighbours=neighbours)
 
     def without_leaf(self, broker: BrokerNumber) -> "Neighbourhood":
-        """Return the neighbourhood without a leaf."""
         assert len(self.neighbours[broker]) == 1, f"broker {broker} is no leaf"
         paths = {near: path for near, path in self.paths.items() if near != broker}
         neighbours = {

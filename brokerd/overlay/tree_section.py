@@ -33,7 +33,6 @@ class TreeSection:
 
     @property
     def kind(self) -> str:
-        """The name of the kind."""
         return "tree"
 
     @property

@@ -112,7 +112,6 @@ class Commands:
         self._probes = probes
 
     def handlers(self) -> dict[str, Handler]:
-        """Return the commands by name."""
         return {
             **self.faults.handlers(),
             "begin": self._begin,

@@ -165,7 +165,6 @@ class Connection:
 
     @property
     def peer(self) -> Peer:
-        """The peer of the session."""
         return self.session.peer
 
     @property

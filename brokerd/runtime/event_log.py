@@ -60,7 +60,6 @@ class EventLog:
         return ended
 
     def close(self) -> None:
-        """Close the files."""
         self.end_run()
         _close(*self._own)
 

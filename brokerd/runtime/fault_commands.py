@@ -41,7 +41,6 @@ class FaultCommands:
         self._healed: dict[str, LinkFault] = {}
 
     def handlers(self) -> dict[str, Handler]:
-        """Return the commands by name."""
         return {
             "fault_apply": self._apply,
             "fault_heal": self._heal_by_command,

@@ -211,7 +211,6 @@ class Links:
         return self._table.witness
 
     def session_peers(self) -> list[Peer]:
-        """Return the peers with a session."""
         return list(self.connections)
 
     def can_exchange(self, peer: Peer) -> bool:
@@ -274,7 +273,6 @@ class Links:
     def received(
         self, connection: Connection, events: list[MessageReceived], size_bytes: int
     ) -> None:
-        """See connection.Owner."""
         if len(self.faults):
             self._impairments.count_incoming(connection, events, size_bytes)
         if self._publishing is not None and isinstance(connection.peer, str):
@@ -290,7 +288,6 @@ class Links:
         """See connection.Owner: the core has queued all messages already."""
 
     def can_read(self, connection: Connection) -> bool:
-        """See connection.Owner."""
         peer, publishing = connection.peer, self._publishing
         if publishing is not None and isinstance(peer, str):
             may_publish = not publishing.has_to_wait(peer, clock_ns())
@@ -310,7 +307,6 @@ class Links:
             self._record_refusal("publisher_slowed", {"client": client})
 
     def on_ended(self, connection: Connection, reason: LossReason) -> None:
-        """See connection.Owner."""
         peer, session = connection.peer, connection.session
         del self.connections[peer]
         self._marked.pop(connection, None)

@@ -177,7 +177,6 @@ class BrokerProcess:
 
     @property
     def keeps_loss(self) -> str:
-        """See ProtocolDefinition."""
         return self._definition.keeps_loss(
             self._around.topology, self._around.parameters, self._around.number
         )
@@ -239,21 +238,12 @@ class BrokerProcess:
         task_status: trio.TaskStatus[Links],
     ) -> None:
         config = self._config
-        digest = self.digest
-        core = self._definition.make_core(
-            CoreContext(
-                broker=self._around.number,
-                topology=self._around.topology,
-                parameters=self._around.parameters,
-                decode_attributes=decode_attribute_table,
-                authority=config.authority,
-            )
-        )
+        core = self._make_core()
         driver = Driver(core, partial(self._record, stores, log))
         own = SelfDescription(
             config.protocol,
             config.deployment_id,
-            digest,
+            self.digest,
             config.broker,
             self._around.number,
             beginning.incarnation,
@@ -288,28 +278,42 @@ class BrokerProcess:
                 "incarnation": beginning.incarnation,
                 "recovering": beginning.recovering,
                 "protocol": config.protocol,
-                "topology_digest": digest,
+                "topology_digest": self.digest,
                 "pid": os.getpid(),
             },
         )
         gc.collect()
         gc.freeze()
         gc.set_threshold(_COLLECT_AFTER)
-        recovering = beginning.recovering or config.joining
-        started = Started(
+        started = self._make_started(stores, beginning)
+        if not config.begin_within_ms or beginning.incarnation > 1:
+            commands.started.set()
+        parts = _Parts(driver, links, disk, writer, commands, probes, log, rows, writes, check)
+        patience_s = config.begin_within_ms / 1_000
+        await parts.run(started, listeners, config.control_socket, patience_s, task_status)
+
+    def _make_core(self) -> DeliveryProtocol:
+        return self._definition.make_core(
+            CoreContext(
+                broker=self._around.number,
+                topology=self._around.topology,
+                parameters=self._around.parameters,
+                decode_attributes=decode_attribute_table,
+                authority=self._config.authority,
+            )
+        )
+
+    def _make_started(self, stores: Stores, beginning: Beginning) -> Started:
+        """Return the first event of the core, with the state of earlier incarnations."""
+        return Started(
             beginning.incarnation,
-            recovering,
+            beginning.recovering or self._config.joining,
             beginning.rows,
             stores.ends,
             time.time_ns(),
             stores.ledger.lineage,
             bool(stores.lost),
         )
-        if not config.begin_within_ms or beginning.incarnation > 1:
-            commands.started.set()
-        parts = _Parts(driver, links, disk, writer, commands, probes, log, rows, writes, check)
-        patience_s = config.begin_within_ms / 1_000
-        await parts.run(started, listeners, config.control_socket, patience_s, task_status)
 
     def _connect_commands(
         self,

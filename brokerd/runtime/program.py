@@ -51,7 +51,6 @@ class Program:
         return f"{self.release} (wire version {self.wire_version}, {self.digest[:_SHOWN_DIGITS]})"
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the program as JSON."""
         return asdict(self)
 
     @classmethod

@@ -260,11 +260,9 @@ class TlsStream(trio.abc.Stream):
         self.identity = self._read_identity()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """See trio.abc.SendStream."""
         await self.transport.send_all(self.encrypt(bytes(data)))
 
     async def wait_send_all_might_not_block(self) -> None:
-        """See trio.abc.SendStream."""
         await self.transport.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:

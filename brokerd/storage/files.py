@@ -100,9 +100,7 @@ class Files(Protocol):
         """Make a folder that only its owner may read, unless it exists."""
         ...
 
-    def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder."""
-        ...
+    def names(self, folder: Path) -> list[str]: ...
 
     def sync_folder(self, folder: Path) -> None:
         """Make the names in a folder durable, with the files that they refer to."""
@@ -140,9 +138,7 @@ class Files(Protocol):
         """Make the content of a file durable."""
         ...
 
-    def close(self, file: int) -> None:
-        """Close a file."""
-        ...
+    def close(self, file: int) -> None: ...
 
     def read(self, path: Path) -> bytes:
         """Return the content of a file."""
@@ -157,40 +153,31 @@ class DiskFiles:
     """See Files: the files of the operating system."""
 
     def make_folder(self, folder: Path) -> None:
-        """See Files."""
         folder.mkdir(mode=0o700, exist_ok=True)
 
     def names(self, folder: Path) -> list[str]:
-        """See Files."""
         return os.listdir(folder)
 
     def sync_folder(self, folder: Path) -> None:
-        """See Files."""
         sync_folder(folder)
 
     def create(self, path: Path) -> int:
-        """See Files."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         return os.open(path, flags, 0o600)
 
     def open(self, path: Path, *, change: bool = False) -> int:
-        """See Files."""
         return os.open(path, (os.O_RDWR if change else os.O_RDONLY) | os.O_CLOEXEC)
 
     def append(self, file: int, data: Buffer) -> int:
-        """See Files."""
         return os.write(file, data)
 
     def read_at(self, file: int, size: int, place: int) -> bytes:
-        """See Files."""
         return os.pread(file, size, place)
 
     def write_at(self, file: int, data: Buffer, place: int) -> None:
-        """See Files."""
         os.pwrite(file, data, place)
 
     def cut(self, file: int, size: int) -> None:
-        """See Files."""
         os.ftruncate(file, size)
 
     def end_of(self, file: int) -> int:
@@ -199,19 +186,15 @@ class DiskFiles:
         return found.st_size if found.st_nlink else -1
 
     def sync(self, file: int) -> None:
-        """See Files."""
         os.fdatasync(file)
 
     def close(self, file: int) -> None:
-        """See Files."""
         os.close(file)
 
     def read(self, path: Path) -> bytes:
-        """See Files."""
         return path.read_bytes()
 
     def remove(self, path: Path) -> None:
-        """See Files."""
         path.unlink()
 
 
@@ -288,7 +271,6 @@ class SyncedMark:
             self._files.remove(self._path)
 
     def close(self) -> None:
-        """Close the file."""
         if self._file >= 0:
             self._files.close(self._file)
             self._file = -1

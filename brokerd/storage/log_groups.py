@@ -51,7 +51,6 @@ class LogEntry:
     content: Sequence[Buffer] = ()
 
     def content_bytes(self) -> int:
-        """Return the size of the content."""
         return sum(map(len, self.content))
 
 
@@ -82,7 +81,6 @@ class Group:
 
     @property
     def size(self) -> int:
-        """The size of the group in its segment."""
         return HEAD_BYTES + len(self.body)
 
 
@@ -118,7 +116,6 @@ def salt_of(data: bytes) -> bytes:
 
 
 def pack_group(entries: Iterable[LogEntry | LogRun], number: int, salt: bytes) -> bytes:
-    """Return the bytes of a group."""
     pieces: list[Buffer] = []
     for entry in entries:
         name = entry.log.encode()

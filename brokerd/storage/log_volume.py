@@ -363,7 +363,6 @@ class LogVolume:
         self._group += 1
 
     def close(self) -> None:
-        """Close the files."""
         if self._file >= 0:
             self._files.close(self._file)
             self._file = -1

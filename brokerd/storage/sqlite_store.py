@@ -57,6 +57,8 @@ _STARTS: Final = (
 class SqliteMetaStore:
     """The meta store of a broker process; may be used from changing threads, one at a time.
 
+    Implements `MetaStore`.
+
     Args:
         fsync: True if a commit waits for the disk; else commits survive the end of the process
             only.
@@ -101,7 +103,6 @@ class SqliteMetaStore:
             raise
 
     def has_deployment(self, deployment_id: str) -> bool:
-        """See MetaStore."""
         try:
             row = self._connection.execute(
                 "SELECT value FROM about WHERE key = 'deployment'"
@@ -111,7 +112,6 @@ class SqliteMetaStore:
         return row is not None and bool(row[0] == deployment_id)
 
     def check_owner(self, deployment_id: str) -> None:
-        """See MetaStore."""
         try:
             about = dict(self._connection.execute("SELECT key, value FROM about"))
         except sqlite3.DatabaseError as error:
@@ -133,7 +133,6 @@ class SqliteMetaStore:
             )
 
     def marks(self) -> FolderMarks:
-        """See MetaStore."""
         try:
             about = dict(self._connection.execute("SELECT key, value FROM about"))
             rows = self._connection.execute(
@@ -150,11 +149,9 @@ class SqliteMetaStore:
             raise self._translate(error) from error
 
     def missing(self, deployment_id: str) -> int:
-        """See MetaStore."""
         return max(0, self._mark.number(_tag_of(deployment_id)) - self._transactions)
 
     def begin(self, deployment_id: str, marks: NewMarks | None = None) -> Beginning:
-        """See MetaStore."""
         try:
             with self._transaction() as connection:
                 about = dict(connection.execute("SELECT key, value FROM about"))
@@ -230,7 +227,6 @@ class SqliteMetaStore:
         )
 
     def commit(self, changes: Iterable[RowChange]) -> None:
-        """See MetaStore."""
         set_rows: list[tuple[str, str, str]] = []
         deleted: list[tuple[str, str]] = []
         counted = 0
@@ -271,7 +267,6 @@ class SqliteMetaStore:
         self._write_mark()
 
     def close(self) -> None:
-        """See MetaStore."""
         self._connection.close()
         self._mark.close()
 

@@ -42,7 +42,6 @@ class StraightReader(FrameDecoder):
     _before: tuple[type, SourceId] | None = None
 
     def read(self, chunk: bytes, peer: object, messages: list[Any]) -> int:
-        """See FrameDecoder."""
         if chunk == _HEARTBEAT and not self.is_inside:
             return 0
         like, size_bytes = self._like, len(chunk)

@@ -201,13 +201,11 @@ ARRAYS: Final = _Heads(4)
 
 
 def text(value: str) -> bytes:
-    """Return the item for a text."""
     encoded = value.encode()
     return TEXTS[len(encoded)] + encoded
 
 
 def octets(value: bytes) -> bytes:
-    """Return the item for bytes."""
     return OCTETS[len(value)] + value
 
 

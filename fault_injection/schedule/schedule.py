@@ -153,7 +153,6 @@ class FaultSchedule:
     drawn: Mapping[str, str] = field(default_factory=dict)
 
     def step(self, step_id: str) -> Step:
-        """Return the step with this id."""
         return next(step for step in self.steps if step.id == step_id)
 
     def problem(
@@ -164,7 +163,6 @@ class FaultSchedule:
         text: str,
         severity: Literal["error", "warning"] = "error",
     ) -> Problem:
-        """Return a problem of a step of this schedule."""
         return Problem(self.source, step.id, key, value, text, severity)
 
     def to_mapping(self) -> dict[str, Any]:

@@ -97,7 +97,6 @@ class Invocation:
 
 
 def invocation(context: typer.Context) -> Invocation:
-    """Return the invocation of a command."""
     found = context.obj
     assert isinstance(found, Invocation), found
     return found

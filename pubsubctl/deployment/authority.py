@@ -273,7 +273,6 @@ class OperatorKey:
         return cls(key)
 
     def sign(self, act: OperatorAct) -> bytes:
-        """Return the signature of an act."""
         return self._key.sign(act.statement())
 
 

@@ -156,7 +156,6 @@ class DecommissionCandidate:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Return the losses of the decommission."""
         own = f"the subscriptions of clients of {self.broker} that have not moved to another broker"
         kept = (f"{name}: {loss}" for name, each in self.reports.items() for loss in each.losses)
         return (own, *kept)

@@ -66,7 +66,6 @@ class Placement:
         return tuple(dict.fromkeys([*(row.host for row in self.brokers), self.clients_host]))
 
     def on(self, host: str) -> tuple[PlacedBroker, ...]:
-        """Return the brokers of a host."""
         return tuple(row for row in self.brokers if row.host == host)
 
     def machines(self) -> dict[str, list[str]]:
@@ -144,7 +143,6 @@ def place(
 
 
 def brokers_hosts(hosts: Sequence[Host]) -> list[Host]:
-    """Return the hosts for brokers."""
     return [host for host in hosts if BROKERS_GROUP in host.groups] or list(hosts)
 
 

@@ -100,7 +100,6 @@ class Plan:
     decommissioned: tuple[str, ...] = ()
 
     def of(self, verb: str) -> tuple[Step, ...]:
-        """Return the steps with that verb."""
         return tuple(step for step in self.steps if step.verb == verb)
 
     def to_mapping(self) -> dict[str, Any]:

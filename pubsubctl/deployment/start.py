@@ -27,7 +27,6 @@ _BEGIN_RETRY_S = 0.1
 
 
 async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any]:
-    """Return the configuration of a broker."""
     from pubsubctl.deployment.authority import OperatorKey  # slow to import
 
     wanted = deployment.wanted

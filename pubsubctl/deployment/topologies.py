@@ -299,7 +299,6 @@ def summary(topology: Topology) -> dict[str, Any]:
 
 
 def summary_in_words(topology: Topology, facts: dict[str, Any]) -> str:
-    """Return the summary, for people."""
     parts = [f"{counted(facts['brokers'], 'broker')}, {counted(facts['links'], 'link')}"]
     parts.append(f", {topology.section.description}")
     parts += [parameters_in_words(topology), sessions_of(topology)]

@@ -85,6 +85,8 @@ REPEATABLE_OF_PROCESSES: Final = (
 class AgentLine:
     """A connection to a host's agent that survives a lost connection and a replaced agent.
 
+    Implements `ControlClient`.
+
     During a replacement, requests that the old agent did not answer are sent to the new agent, so
     only repeatable requests are allowed during a replacement. A lost connection is reopened once,
     and repeatable requests are sent again.
@@ -106,7 +108,6 @@ class AgentLine:
         return cls(connect, await connect())
 
     async def request(self, command: str, /, **arguments: Any) -> dict[str, Any]:
-        """See ControlClient."""
         repeatable = command in REPEATABLE or (
             command == "broker" and arguments.get("command") in REPEATABLE_OF_PROCESSES
         )

@@ -68,7 +68,6 @@ class Lab:
         return self.inventory.deciding([row.host for row in self.connectors])
 
     def connector(self, host: str) -> Connector:
-        """Return the connector of a host."""
         return next(row for row in self.connectors if row.host.name == host)
 
     @asynccontextmanager

@@ -153,7 +153,6 @@ class View:
     delivered_history: tuple[float, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the view as a JSON document."""
         about = self.deployment
         latency = self.latency
         return {

@@ -39,7 +39,6 @@ class LogLine:
     text: str
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return a mapping for --json."""
         return asdict(self)
 
 

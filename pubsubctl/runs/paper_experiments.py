@@ -348,7 +348,6 @@ def plan_study(
 def run_study(
     call: Invocation, name: str, seeds: tuple[int, int], schedules: int | None, processes: int
 ) -> Result:
-    """Run a study and return its table."""
     from pubsubctl.simulation import studies
 
     if name == "dft11.dedupe":

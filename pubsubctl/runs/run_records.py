@@ -102,7 +102,6 @@ class RunRecord:
 
     @property
     def run_id(self) -> str:
-        """The run id."""
         return self.folder.name
 
     def verdict_text(self) -> str:

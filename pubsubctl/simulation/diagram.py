@@ -178,7 +178,6 @@ class _Drawing:
 
 
 def write_svg(diagram: Diagram) -> str:
-    """Return a diagram as an SVG document."""
     width = 2 * _MARGIN + LANE * max(1, len(diagram.lanes) - 1) + 160
     height = _TOP + ROW * (len(diagram.times_ns) + 2)
     places = {name: _MARGIN + LANE * number for number, name in enumerate(diagram.lanes)}
@@ -204,7 +203,6 @@ def write_svg(diagram: Diagram) -> str:
 
 
 def write_page(diagram: Diagram) -> str:
-    """Return a diagram as an HTML page."""
     title = escape(diagram.title)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'

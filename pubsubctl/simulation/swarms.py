@@ -88,28 +88,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
         simulation_of(swarm.protocol).canaries and canaries_among(seeds)
     )
     with_canaries = wants_canaries and has_data()
-    with call.console.progress() as progress:
-        progress.phase(f"simulating {swarm.protocol}")
-        reports = []
-        for report in run_swarm(seeds, swarm.protocol, swarm.processes, options):
-            reports.append(report)
-            if report.violations and (len(seeds) == 1 or call.console.verbose):
-                for line in report.describe().splitlines():
-                    progress.print(line)
-            progress.update({"seeds": f"{len(reports)}/{len(seeds)}"})
-        canaries = (
-            [run_canary(swarm.protocol, seed) for seed in canaries_among(seeds)]
-            if with_canaries
-            else []
-        )
-        differing = None
-        if swarm.verify_determinism:
-            from brokerd.simulator.search.determinism import find_differing_seeds
-
-            progress.phase("the same seeds in two fresh interpreters")
-            differing = find_differing_seeds(
-                swarm.first, swarm.last, swarm.protocol, options.campaign
-            )
+    reports, canaries, differing = _run(call, swarm, seeds, with_canaries=with_canaries)
     counted = total(reports)
     update_ledger(swarm.ledger, lambda document: with_runs(document, campaign, reports, canaries))
     wrong = [report for report in reports if report.violations]
@@ -149,6 +128,36 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
             ),
         ),
     )
+
+
+def _run(
+    call: Invocation, swarm: Swarm, seeds: range, *, with_canaries: bool
+) -> tuple[list[SeedReport], list[CanaryReport], list[int] | None]:
+    """Return the reports of all seeds and canaries, and the seeds with differing histories.
+
+    The last is None unless the swarm compares histories.
+    """
+    reports: list[SeedReport] = []
+    canaries: list[CanaryReport] = []
+    differing = None
+    with call.console.progress() as progress:
+        progress.phase(f"simulating {swarm.protocol}")
+        for report in run_swarm(seeds, swarm.protocol, swarm.processes, swarm.options):
+            reports.append(report)
+            if report.violations and (len(seeds) == 1 or call.console.verbose):
+                for line in report.describe().splitlines():
+                    progress.print(line)
+            progress.update({"seeds": f"{len(reports)}/{len(seeds)}"})
+        if with_canaries:
+            canaries = [run_canary(swarm.protocol, seed) for seed in canaries_among(seeds)]
+        if swarm.verify_determinism:
+            from brokerd.simulator.search.determinism import find_differing_seeds
+
+            progress.phase("the same seeds in two fresh interpreters")
+            differing = find_differing_seeds(
+                swarm.first, swarm.last, swarm.protocol, swarm.options.campaign
+            )
+    return reports, canaries, differing
 
 
 def _describe_marks(

@@ -111,7 +111,6 @@ class StreamSample:
         return cls(seed, tuple(chosen[1]), tuple(chosen[0]), len(received), rows_of(*chosen))
 
     def describe(self) -> str:
-        """Return the sample in words."""
         return (
             f"second opinion: {self.size:,} of {self.streams:,} streams were judged twice, row by "
             f"row ({self.rows:,} rows, seed {self.seed}), and alike"

@@ -37,7 +37,6 @@ class ProcessMemory:
 
     @property
     def largest_mib(self) -> float:
-        """Return the largest size."""
         return max(self.resident_mib)
 
     @property

@@ -57,7 +57,6 @@ def series_latency(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 
 def timeline_of(spark: "SparkSession", loaded: LoadedRun) -> Timeline:
-    """Return the timeline of a run."""
     from pyspark.sql import functions as F
 
     place = F.floor(F.col("t_ns") / BIN_NS).cast("INT").alias("bin")

@@ -119,7 +119,6 @@ class SubscriptionLog:
 
     @property
     def subscriber(self) -> str:
-        """The name of the subscriber."""
         return self.subscription.partition("/")[0]
 
 

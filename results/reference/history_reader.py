@@ -1,7 +1,6 @@
 """A run folder as a history, read row by row with the standard library alone."""
 
 import hashlib
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -10,6 +9,12 @@ from typing import Any
 
 from results.reference import busyness, specification
 from results.reference.announcements import absences_of, commits_of, gaps_of
+from results.reference.broker_events import (
+    AcceptedLoss,
+    accepted_losses_of,
+    find_sent_again,
+    retentions_of,
+)
 from results.reference.contents import Contents, clients_of
 from results.reference.fault_log import FaultLog
 from results.reference.files import (
@@ -25,7 +30,6 @@ from results.reference.files import (
     read_toml,
 )
 from results.reference.history import (
-    ACKNOWLEDGED,
     GAP,
     DeliveryRow,
     History,
@@ -47,7 +51,6 @@ from results.rules.terms import (
     Guarantee,
     Notice,
     Partition,
-    Retention,
     doubt,
 )
 from results.witnesses import Rows, RunFolder, doubts_of_witnesses
@@ -55,7 +58,6 @@ from results.witnesses.online import findings_online
 from results.witnesses.promises import promises_of
 
 _APPLICATION = 1
-_MOST_SEQUENCE = 1 << 63
 
 
 def judge_folder(folder: Path) -> Judgement:
@@ -194,6 +196,7 @@ class _Folder:
         wiring = self.topology.get("tree") or self.topology.get("parameters") or {}
         publishers, subscriptions, absences = self._read_processes(load_hosts)
         busy = busyness.signs(self.folder, self.manifest, fault_log.faults, self._to_timeline)
+        retentions = retentions_of(self.folder, self.clocks, self._to_timeline)
         if "churn" in self.workload and not absences:
             self.doubts.append(doubt("no_churn"))
         if self.wanted is not None:
@@ -232,8 +235,8 @@ class _Folder:
             to_be_reached=tuple(self._list_requirements().get("subscribers_on_path", ())),
             promises=replace(
                 self.promises,
-                losses_from_ns=self._find_accepted_ns(),
-                retentions=tuple(sorted(self._read_retentions(), key=lambda each: each.since_ns)),
+                losses_from_ns=min((loss.lost_ns for loss in self._accepted_losses), default=None),
+                retentions=tuple(sorted(retentions, key=lambda each: each.since_ns)),
             ),
             online=findings_online(
                 RunFolder(self.folder, self),
@@ -264,70 +267,16 @@ class _Folder:
             subscriptions += self._subscriptions(process, subscriptions)
         return publishers, subscriptions, absences
 
-    def _find_accepted_ns(self) -> int | None:
-        """Return the time of the first accepted loss of state; None if no loss was accepted."""
-        return min((lost_ns for _, _, lost_ns in self._accepted_losses), default=None)
-
     @cached_property
-    def _accepted_losses(self) -> list[tuple[str, str, int]]:
-        """The accepted losses of state: broker, host and time."""
-        found: list[tuple[str, str, int]] = []
-        for process in sorted(self.folder.glob("raw/*/*")):
-            for line in read_lines(process / "events.jsonl"):
-                signature = line.get("signature")
-                if line.get("event") != "loss_accepted" or not isinstance(signature, str):
-                    continue
-                is_signed = len(signature) == 128 and not {*signature} - {*"0123456789abcdef"}
-                if is_signed and type(line.get("loss")) is type(line.get("t_ns")) is int:
-                    host = process.parent.name
-                    found.append((process.name, host, self._to_timeline(line["t_ns"], host)))
-        return found
+    def _accepted_losses(self) -> list[AcceptedLoss]:
+        return accepted_losses_of(self.folder, self._to_timeline)
 
     def _find_sent_again(
         self, source: str, host: str, published: Sequence[Any], answers: Sequence[Any]
     ) -> Iterator[tuple[int, int]]:
-        """Yield the publications without an acknowledgement at an accepted loss of their broker."""
-        for broker, place, lost_ns in self._accepted_losses:
-            if broker != source.rpartition("/")[0]:
-                continue
-            error_ns = self.clocks.error_ns(host, place) or 0
-            acknowledged = sorted(
-                (row["incarnation"], row["first"], row["last"])
-                for row in answers
-                if row["outcome"] == ACKNOWLEDGED
-                and self._to_timeline(row["at_ns"], host) < lost_ns - error_ns
-            )
-            for row in published:
-                key = row["incarnation"], row["sequence"]
-                at = bisect_right(acknowledged, (*key, _MOST_SEQUENCE)) - 1
-                is_acknowledged = at >= 0 and (
-                    acknowledged[at][0] == key[0] and acknowledged[at][2] >= key[1]
-                )
-                if self._to_timeline(row["at_ns"], host) <= lost_ns + error_ns:
-                    yield from () if is_acknowledged else (key,)
-
-    def _read_retentions(self) -> Iterator[Retention]:
-        """Yield the changes of retention that brokers logged."""
-        for process in sorted(self.folder.glob("raw/*/*")):
-            host = process.parent.name
-            for line in read_lines(process / "events.jsonl"):
-                numbers = line.get("t_ns"), line.get("pubend"), line.get("pubends")
-                age_ns = line.get("gap_age_ns")
-                if (
-                    line.get("event") == "retention_changed"
-                    and all(type(each) is int for each in numbers)
-                    and 0 <= line["pubend"] < line["pubends"]
-                    and (age_ns is None or (type(age_ns) is int and age_ns >= 0))
-                ):
-                    yield Retention(
-                        broker=process.name,
-                        stream=line["pubend"],
-                        streams=line["pubends"],
-                        reason=str(line.get("reason")),
-                        gap_age_ns=age_ns,
-                        since_ns=self._to_timeline(line["t_ns"], host),
-                        err_ns=self.clocks.error_ns(host),
-                    )
+        broker = source.rpartition("/")[0]
+        losses = [loss for loss in self._accepted_losses if loss.broker == broker]
+        return find_sent_again(losses, published, answers, self.clocks, self._to_timeline, host)
 
     def _routes(self) -> dict[tuple[str, str], list[str]] | None:
         if "routes" not in self.overlay:

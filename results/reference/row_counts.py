@@ -68,7 +68,6 @@ class Count:
                     self._intended[key] = row["intended_ns"], row["at_ns"]
 
     def rows(self) -> Rows:
-        """Return all counts."""
         answers = {name: Counter[int]() for name in {_place(path) for (path, _), _ in self._files}}
         for place, file in self._select("acks"):
             for row in file.rows:

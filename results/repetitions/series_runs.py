@@ -47,7 +47,6 @@ class Point:
 
     @property
     def protocol(self) -> str:
-        """Return the protocol of the point."""
         return str(self.modal.run.protocol)
 
     @property

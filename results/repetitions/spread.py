@@ -37,12 +37,10 @@ class Spread:
 
     @property
     def smallest(self) -> float:
-        """Return the smallest value."""
         return min(self.values)
 
     @property
     def largest(self) -> float:
-        """Return the largest value."""
         return max(self.values)
 
     def row(self) -> dict[str, object]:

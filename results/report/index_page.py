@@ -49,7 +49,6 @@ class IndexEntry:
 
     @property
     def run_id(self) -> str:
-        """The run id."""
         return self.folder.name
 
     @property

@@ -149,7 +149,6 @@ class RunSummary:
 
     @property
     def violations(self) -> Mapping[str, int]:
-        """Violations by kind."""
         return (self.verdict.get("counts") or {}).get("violations") or {}
 
     @property

@@ -99,7 +99,6 @@ class RunFacts:
 
     @classmethod
     def from_run(cls, loaded: LoadedRun) -> "RunFacts":
-        """Return the facts of a run with loaded tables."""
         run, logs = loaded.run, loaded.logs
         absences = [*absences_of(run, logs)]
         topic = str(run.workload.get("topic") or run.promises.topic)

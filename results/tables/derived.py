@@ -154,7 +154,6 @@ class Tables:
         }
 
     def clear(self) -> None:
-        """Remove all tables."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
 

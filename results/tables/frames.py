@@ -42,7 +42,6 @@ def escape_path(path: Path | str) -> str:
 
 
 def read_table(spark: "SparkSession", name: str, folder: Path) -> "DataFrame":
-    """Return a table from its folder."""
     return spark.read.schema(TABLES[name].ddl).parquet(escape_path(folder))
 
 

@@ -59,12 +59,10 @@ class LoadedRun:
         )
 
     def table(self, spark: "SparkSession", name: str) -> "DataFrame":
-        """Return a table of the run."""
         return read_table(spark, name, table_folder(self.run, name))
 
 
 def table_folder(run: Run, name: str) -> Path:
-    """Return the folder of a run's table."""
     return run.derived / "tables" / name
 
 

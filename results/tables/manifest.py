@@ -91,7 +91,6 @@ class Run:
 
     @property
     def content(self) -> ExpectedContent:
-        """Return the expected content of publications."""
         return ExpectedContent.from_workload(self.workload, self.run_id)
 
     @property
@@ -175,7 +174,6 @@ class Run:
         return self.clocks.error_between_ns(a, b, until_ns)
 
     def error_ns(self, a: str, b: str) -> int | None:
-        """See `results.witnesses.folder.Timeline`."""
         return self.clock_error_ns(a, b)
 
     @property

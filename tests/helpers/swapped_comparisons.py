@@ -40,6 +40,7 @@ MODULES: Final = (
     *("results.rules.terms", "results.rules.verdict_text", "results.reference.predicates"),
     *("results.reference.specification", "results.reference.files"),
     *("results.reference.contents", "results.reference.history_reader"),
+    "results.reference.broker_events",
 )
 TESTS: Final = (
     *("coinciding_ends", "promises", "reference_check", "risks", "both_judges", "withholding"),

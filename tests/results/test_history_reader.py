@@ -11,6 +11,7 @@ import pytest
 
 from results.reference import history_reader, stretches
 from results.reference.announcements import _is_of, _parse_range
+from results.reference.broker_events import accepted_losses_of
 from results.reference.files import NOTICE, STRETCH, FileRefusal, Records, StreamSelection
 from results.reference.history import PublicationRow, PublisherLog
 from results.reference.history_reader import _Folder
@@ -162,8 +163,8 @@ def test_losses_are_accepted_from_the_first_signed_act_on(tmp_path: Path) -> Non
         act = {"event": "loss_accepted", "signature": signature, "loss": loss}
         lines = [json.dumps(act | {"t_ns": read.origin_ns + at_ns}) for at_ns in times]
         (process / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
-        read.__dict__.pop("_accepted_losses", None)
-        return read._find_accepted_ns()
+        losses = accepted_losses_of(tmp_path, read.to_timeline)
+        return min((loss.lost_ns for loss in losses), default=None)
 
     assert accepted() is None
     offset_ns = read.clocks.offset_ns("local1", read.origin_ns)

@@ -172,7 +172,6 @@ def tabulate(outcomes: Iterable[Outcome]) -> list[Row]:
 
 
 def run_job(job: Job) -> Outcome:
-    """Run a schedule."""
     variant = VARIANTS[job.variant]
     meter = _Meter()
     report = PlanRun(

@@ -360,12 +360,10 @@ def set_up(
 
 
 def publisher_at(broker: str) -> str:
-    """Return the name of the publisher at a broker."""
     return f"p-{broker}"
 
 
 def subscriber_at(broker: str) -> str:
-    """Return the name of the subscriber at a broker."""
     return f"s-{broker}"
 
 
@@ -455,7 +453,6 @@ class Point:
         }
 
     def tables(self) -> dict[str, list[Row]]:
-        """Return the measured rows by table."""
         return {
             "simulated_points": [self._whole],
             "simulated_brokers": self._brokers,

@@ -147,7 +147,6 @@ def _add_counts(cluster: SimulatedCluster, name: str, counted: dict[str, int]) -
 
 
 def draw_point(experiment: CacheExperiment, point: Point, run: int) -> Tables:
-    """Return the row of a draw."""
     case = next(each for each in experiment.case if each.name == point["case"])
     counted = count_events(experiment, case, experiment.seed * 1_000 + run)
     return {"missed_events": [{"case": case.name, "run": run, **counted}]}

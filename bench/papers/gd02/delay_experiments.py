@@ -188,7 +188,6 @@ def count_messages(experiment: DelayExperiment, case: Case, seed: int) -> tuple[
 
 
 def draw_point(experiment: DelayExperiment, point: Point, run: int) -> Tables:
-    """Return the row of a draw."""
     case = next(each for each in experiment.case if each.name == point["case"])
     seed = experiment.seed * 1_000 + run
     idle, busy = count_messages(experiment, case, seed)

@@ -35,7 +35,6 @@ MOST_LISTED: Final = 256
 
 
 def draw(experiment: ProxyExperiment, point: Row, run: int) -> Tables:
-    """Return the rows of a draw."""
     seed = experiment.seed * 1_000 + run
     match experiment:
         case SpreadExperiment():

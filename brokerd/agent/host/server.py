@@ -76,8 +76,6 @@ class HostSide:
         self._lock = ExitStack()
 
     def commands(self) -> dict[str, Handler]:
-        """Return the handlers by command."""
-
         def handler(method: Any) -> Handler:
             async def handle(arguments: dict[str, Any]) -> dict[str, Any]:
                 result: dict[str, Any] = await method(**arguments)

@@ -39,7 +39,10 @@ from brokerd.protocols.parts.neighbours import RETRY, NeighbourSessions
 
 
 class BestEffort(EventMachine):
-    """A broker that forwards matching publications to neighbours and clients, once."""
+    """A broker that forwards matching publications to neighbours and clients, once.
+
+    Implements `DeliveryProtocol`.
+    """
 
     def __init__(
         self,
@@ -78,7 +81,6 @@ class BestEffort(EventMachine):
     # ------------------------------------------------------------ for the driver
 
     def next_deadline(self) -> Instant | None:
-        """See DeliveryProtocol."""
         return self._deadlines.earliest()
 
     def clients_behind(self) -> Collection[ClientId]:
@@ -86,7 +88,6 @@ class BestEffort(EventMachine):
         return ()
 
     def statistics(self) -> Mapping[str, int]:
-        """See DeliveryProtocol."""
         return {
             **self._routes.statistics(),
             "messages_ignored": self._ignored,
@@ -100,12 +101,10 @@ class BestEffort(EventMachine):
         return ()
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """See DeliveryProtocol."""
         subscriptions = self._routes.statistics()["subscriptions"]
         return self._neighbours.status(subscriptions, self._table.count_subscriptions())
 
     def detail(self) -> Mapping[str, Any]:
-        """See DeliveryProtocol."""
         return {}
 
     # ------------------------------------------------------------ sessions

@@ -39,5 +39,4 @@ class BestEffortParameters:
         """Accept every combination of parameters."""
 
     def warnings(self) -> tuple[str, ...]:
-        """Return no warning."""
         return ()

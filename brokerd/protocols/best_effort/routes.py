@@ -72,7 +72,6 @@ class Routes:
         )
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of neighbours' messages by type."""
         return {
             SubscriptionsOffered: self._on_offered,
             SubscriptionsReached: self._on_reached,
@@ -81,7 +80,6 @@ class Routes:
         }
 
     def statistics(self) -> Mapping[str, int]:
-        """See DeliveryProtocol."""
         return {
             **self._counters,
             "subscriptions": len(self._routes),

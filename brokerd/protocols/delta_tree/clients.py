@@ -75,7 +75,6 @@ class Clients:
         self._deferred: list[tuple[Client, int, Connect]] = []
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of clients' messages by type."""
         return {
             Connect: self._on_connect,
             Subscribe: self.on_subscribe,
@@ -162,7 +161,6 @@ class Clients:
             self.table.keep(client)
 
     def write_progress(self) -> None:
-        """Write the progress of clients."""
         for name in self.table.here:
             self._record_used(self.table.clients[name])
         self.table.write_progress()

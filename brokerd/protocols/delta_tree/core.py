@@ -84,6 +84,8 @@ DEPARTED = "has left the tree"
 class DeltaTree(EventMachine):
     """A broker that delivers exactly once, in order, around up to δ failures.
 
+    Implements `DeliveryProtocol`.
+
     Attributes:
         sessions: the reachable brokers and their sessions.
         relays: handles sessions that third brokers relay; None without such sessions.
@@ -170,7 +172,6 @@ class DeltaTree(EventMachine):
         self._from_clients = self._clients.handlers()
 
     def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
-        """See DeliveryProtocol."""
         relays = self.relays
         if relays is None:
             return self.step(event, now_ns)
@@ -204,7 +205,6 @@ class DeltaTree(EventMachine):
 
     @property
     def incarnation(self) -> int:
-        """The incarnation of this broker."""
         return self._state.incarnation
 
     def next_deadline(self) -> Instant | None:
@@ -225,11 +225,9 @@ class DeltaTree(EventMachine):
         return earliest is not None and earliest <= self.now_ns
 
     def clients_behind(self) -> Collection[ClientId]:
-        """See DeliveryProtocol."""
         return self._publications.windows.clients_behind()
 
     def statistics(self) -> Mapping[str, int]:
-        """See DeliveryProtocol."""
         nodes = self._sessions.nodes.values()
         return {
             **self._state.counters,
@@ -245,7 +243,6 @@ class DeltaTree(EventMachine):
         }
 
     def aftermath(self) -> Sequence[str]:
-        """See DeliveryProtocol."""
         left = {
             "subscriptions tagged": self._subscriptions.tagged_count,
             "partitions in its table": len(self._partitions),
@@ -254,7 +251,6 @@ class DeltaTree(EventMachine):
         return [*recovering, *(f"{count} {noun}" for noun, count in left.items() if count)]
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """See DeliveryProtocol."""
         nodes = self._sessions.nodes.values()
         own, queued = self._subscriptions.own_client_count, self._queue.publications
         reasons = {
@@ -274,7 +270,6 @@ class DeltaTree(EventMachine):
         )
 
     def detail(self) -> Mapping[str, Any]:
-        """See DeliveryProtocol."""
         return self.state().to_mapping()
 
     def state(self) -> VolatileState:

@@ -60,18 +60,15 @@ class JoinedEntries:
         self.payload_bytes = bounds.payload_bytes
 
     def part_of(self, entry: Entry) -> Entry | None:
-        """See Wholes."""
         whole = entry.part_of
         while whole is not None and whole.part_of is not None:
             whole = whole.part_of
         return whole
 
     def run(self, entry: Entry) -> PublicationRun:
-        """See Wholes."""
         return entry.run()
 
     def count_out(self, entry: Entry, deliveries: int) -> None:
-        """See Wholes."""
         entry.deliveries -= deliveries
         assert entry.deliveries > 0, f"{entry.deliveries} deliveries of what is not done"
 

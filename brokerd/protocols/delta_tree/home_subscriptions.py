@@ -307,7 +307,6 @@ class HomeSubscriptions:
                 self._state.machine.emit(CloseSession(client.name, reason))
 
     def new_id(self) -> SubscriptionId:
-        """Return the id of a new subscription."""
         self._next_number += 1
         here, incarnation = self._state.broker, self._state.incarnation
         subscription = SubscriptionId(here, incarnation, self._next_number)

@@ -41,12 +41,10 @@ class Tag:
 
     @property
     def node(self) -> BrokerNumber:
-        """The unreachable broker."""
         return self.path[-1]
 
     @property
     def partition(self) -> PartitionId:
-        """The partition of the tag."""
         nodes = self.path[self.path.index(self.detector) + 1 :]
         return PartitionId(self.detector, self.incarnation, self.number, nodes)
 

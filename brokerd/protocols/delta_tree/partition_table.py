@@ -92,11 +92,9 @@ class PartitionTable:
         self._holds: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """Return the number of partitions in the table."""
         return sum(len(detector.live) for detector in self.detectors.values())
 
     def __iter__(self) -> Iterator[PartitionId]:
-        """Yield all partitions."""
         for detector in self.detectors.values():
             yield from detector.live.values()
 

@@ -145,7 +145,6 @@ class Entry:
     annotation: Annotation = PLAIN
 
     def run(self) -> PublicationRun:
-        """Return the publications."""
         if self.whole is not None:
             return self.whole
         assert self.selection is not None, f"{self.source} {self.first} of no frame"

@@ -127,21 +127,17 @@ class AssistedDeltaTree(CoreWrapper):
         return effects
 
     def clients_behind(self) -> Collection[ClientId]:
-        """See DeliveryProtocol."""
         return self.core.clients_behind()
 
     def statistics(self) -> Mapping[str, int]:
-        """See DeliveryProtocol."""
         return {
             **self.core.statistics(), **self._counters, "sessions_relayed": len(self._relayed),
         }  # fmt: skip
 
     def aftermath(self) -> Sequence[str]:
-        """See DeliveryProtocol."""
         return self.core.aftermath()
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """See DeliveryProtocol."""
         return self.core.status()
 
     def detail(self) -> Mapping[str, Any]:

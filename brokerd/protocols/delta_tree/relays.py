@@ -280,7 +280,6 @@ class RelayRequests:
         return True
 
     def withdraw(self, peer: BrokerNumber) -> None:
-        """Withdraw the requests for a peer."""
         request = self.open.pop(peer, None)
         if request is not None:
             for relay in request.relays:

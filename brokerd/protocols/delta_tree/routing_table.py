@@ -247,7 +247,6 @@ class RoutingTable:
         row.tags = tags
 
     def remove(self, row: RoutedSubscription) -> None:
-        """Remove a row."""
         del self.rows[row.subscription]
         self.set_tags(row, ())
         self.unconfirmed.pop(row.subscription, None)

@@ -401,7 +401,6 @@ def routing_change(subscription: SubscriptionId, predicate: Predicate, path: Pat
 
 
 def routing_removal(subscription: SubscriptionId) -> Change:
-    """Return the removal of that row."""
     key = f"{subscription.home}.{subscription.incarnation}.{subscription.number}"
     return Change(ROUTING, key, None)
 

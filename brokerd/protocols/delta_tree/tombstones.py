@@ -139,7 +139,6 @@ class _Serials:
         return True
 
     def remove_below(self, lowest: int) -> None:
-        """Remove all serials below `lowest`."""
         start = bisect_left(self._lasts, lowest)
         del self._firsts[:start], self._lasts[:start]
         if self._firsts:
@@ -157,7 +156,6 @@ class _Home:
 
 
 def single_statement(subscription: SubscriptionId) -> Tombstones:
-    """Return a statement about one subscription."""
     home, incarnation, number = subscription
     return Tombstones(home, 0, ((incarnation, number, incarnation, number),))
 

@@ -116,7 +116,6 @@ class CatchupWatch:
         self._look_later()
 
     def leave(self, lane: Lane) -> None:
-        """Remove a lane."""
         self._behind.pop(lane, None)
 
     def due(self) -> None:

@@ -89,7 +89,6 @@ class DurableClients:
         """The ticks at which clients that wait for streams begin at their next brokers."""
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """See HostedClients."""
         return {
             Connect: self._on_connect,
             Subscribe: self._subscriptions.on_subscribe,
@@ -228,7 +227,6 @@ class DurableClients:
             self._consumers.forget(local)
 
     def on_lost(self, name: ClientId, session: int) -> None:
-        """See HostedClients."""
         client, was_admitted = self.table.close_session(name, session)
         self._gryphon.drains.drop(name)
         self.departing.pop(name, None)
@@ -250,7 +248,6 @@ class DurableClients:
         self.departing[name] = self._starts.pop(name)
 
     def linger_over(self, name: ClientId) -> None:
-        """See HostedClients."""
         client = self.table.clients[name]
         self._end(self._requests.unrequested(client))
         if not client.session:

@@ -58,7 +58,6 @@ class HostedStream:
 
     @property
     def stream(self) -> Stream:
-        """The state of the stream."""
         found = self._stream
         if found is None:
             found = self._stream = self._streams.get(self.identity)
@@ -148,7 +147,6 @@ class SubscriptionTable:
         self.ending[local.identity] = self.present.pop(local.identity)
 
     def lanes(self, stream: StreamId) -> list[Lane]:
-        """Return the lanes of all subscriptions in a stream."""
         return [local.lane(stream) for local in self.present.values()]
 
     # ------------------------------------------------------------ released ticks
@@ -181,7 +179,6 @@ class DurableWindows(DeliveryWindows[InFlightEvents, DurableSubscription]):
     """See DeliveryWindows: a client that returns receives dropped events from their source."""
 
     def close(self, client: ClientId) -> Iterator[InFlightEvents]:
-        """See DeliveryWindows."""
         self._outlets.pop(client, None)
         yield from ()
 
@@ -281,7 +278,6 @@ class Silences:
         self._windows = windows
 
     def schedule(self) -> None:
-        """Schedule silence messages."""
         if (SILENCE, None) not in self._deadlines:
             self._deadlines.set((SILENCE, None), self._machine.now_ns + self._interval_ns)
 

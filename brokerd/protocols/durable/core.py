@@ -91,7 +91,9 @@ from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthorit
 
 
 class Durable:
-    """See DeliveryProtocol.
+    """A broker with a gryphon core, and clients with durable subscriptions.
+
+    Implements `DeliveryProtocol`, `DecommissioningProtocol`, `ListingProtocol` and `SubendHost`.
 
     Attributes:
         gryphon: the streams, pubends, sessions and outbox of this broker.
@@ -256,19 +258,15 @@ class Durable:
     # ------------------------------------------------------------ for the driver
 
     def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
-        """See DeliveryProtocol."""
         return self.gryphon.handle(event, now_ns)
 
     def next_deadline(self) -> Instant | None:
-        """See DeliveryProtocol."""
         return self.gryphon.next_deadline()
 
     def clients_behind(self) -> Collection[ClientId]:
-        """See DeliveryProtocol."""
         return self.gryphon.clients_behind()
 
     def statistics(self) -> Mapping[str, int]:
-        """See DeliveryProtocol."""
         found = {
             **self.gryphon.statistics(),
             **self._subscriptions.statistics(),
@@ -282,7 +280,6 @@ class Durable:
         return found
 
     def aftermath(self) -> Sequence[str]:
-        """See DeliveryProtocol."""
         found = list(self.gryphon.aftermath())
         if uncommitted := self.commits.uncommitted():
             found.append(f"{len(uncommitted)} streams with something to commit")
@@ -297,7 +294,6 @@ class Durable:
         return self.gryphon.status()
 
     def detail(self) -> Mapping[str, Any]:
-        """See DeliveryProtocol."""
         return {**self.gryphon.detail(), **self.state().to_mapping()}
 
     def state(self) -> VolatileState:
@@ -315,17 +311,14 @@ class Durable:
         )
 
     def list_subscriptions(self, now_ns: Instant) -> Sequence[SubscriptionState]:
-        """See ListingProtocol."""
         return self._subscriptions.list_all(now_ns)
 
     def list_retained(self, after: Mapping[StreamId, Sequence[int]]) -> Sequence[RetainedStream]:
-        """See ListingProtocol."""
         return self.release.list_retained(after)
 
     def list_retention(
         self, now_ns: Instant, proposed: RetentionPolicy | None = None
     ) -> Sequence[StreamRetention]:
-        """See ListingProtocol."""
         return [*self.retention.list_all(now_ns, proposed)]
 
     # ------------------------------------------------------------ streams
@@ -393,7 +386,6 @@ class Durable:
     # ------------------------------------------------------------ decommissioned brokers
 
     def farewell(self, broker: BrokerNumber) -> Farewell:
-        """See DecommissioningProtocol."""
         if broker in self._decommissioning:
             return Farewell(is_known=True)
         arrivals = self.arrivals.unheld(broker)
@@ -460,11 +452,9 @@ class Durable:
 
     @property
     def is_read(self) -> bool:
-        """See SubendHost."""
         return self.gryphon.is_read and self._clients.is_read
 
     def begin(self, event: Started) -> None:
-        """See SubendHost."""
         self.holds.recover(event.recovered, self._lease_doubt_ns, is_doubtful=bool(event.lineage))
         for hosted in self.hosted.values():
             hosted.hold_undelivered()
@@ -520,7 +510,6 @@ class Durable:
                 self.gryphon.send(peer, AckExpected(identity, known, EVERYWHERE))
 
     def resume_answers(self, peer: BrokerNumber) -> None:
-        """See SubendHost."""
         self.gryphon.resume_answers(peer)
         self._fetching.answer_more(peer)
 
@@ -545,7 +534,6 @@ class Durable:
 
 
 def make_core(context: CoreContext) -> Durable | ReplicatedCore:
-    """Return the core of a broker."""
     parameters: DurableParameters = context.parameters
     routes = Routes(context.broker, context.topology, parameters.pubends)
     authority = DecommissionAuthority.of(context)

@@ -461,7 +461,6 @@ class Fetching:
 
 
 def find_loss(message: Fetched | NothingFetched) -> LostPart:
-    """Return the loss in an answer."""
     return LostPart(message.lost, message.origins)
 
 

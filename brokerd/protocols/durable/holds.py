@@ -71,7 +71,6 @@ class Holds:
         self._repetition_ns: Instant = 0
 
     def __len__(self) -> int:
-        """Return the number of holds."""
         return len(self.named)
 
     def recover(

@@ -184,7 +184,6 @@ class Arrivals:
         self._stays = 0
 
     def __len__(self) -> int:
-        """Return the number of arrivals."""
         return len(self.pending)
 
     # ------------------------------------------------------------ events here

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
+from brokerd.config import check_least
 from brokerd.errors import ConfigError
 from brokerd.model.retention_policy import RetentionPolicy, parse_policies
 from brokerd.protocols.gryphon import GryphonParameters
@@ -14,6 +15,10 @@ LEAST_LEASE_NS: Final = SECOND_NS
 
 _DAY_NS: Final = 24 * 3600 * SECOND_NS
 _LINGER_NS: Final = 30 * _DAY_NS
+_AT_LEAST_ONE: Final = (
+    *("commit_interval_ns", "silence_interval_ns", "catchup_batch", "catchup_window"),
+    *("catchup_watch_ns", "live_limit", "fetched_limit_bytes", "token_lanes"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +103,6 @@ class DurableParameters(GryphonParameters):
 
     @property
     def policies(self) -> tuple[RetentionPolicy, ...]:
-        """Return the policy of each pubend."""
         default = RetentionPolicy(self.max_retain_ns, self.max_retain_bytes)
         return parse_policies(self.retention, default, self.pubends, "retention")
 
@@ -108,7 +112,6 @@ class DurableParameters(GryphonParameters):
         return self.hold_lease_ns < max(self.client_linger_ns, _DAY_NS)
 
     def check(self, where: str) -> None:
-        """See Parameters."""
         super(DurableParameters, self).check(where)
         if self.is_total:
             raise ConfigError(
@@ -119,31 +122,17 @@ class DurableParameters(GryphonParameters):
                 f"{where}: filters = true and delay_curiosity_ns = 0; without that, brokers would "
                 "not learn of withheld events, and would never release what precedes them"
             )
-        for name in (
-            "commit_interval_ns",
-            "silence_interval_ns",
-            "catchup_batch",
-            "catchup_window",
-            "catchup_watch_ns",
-            "live_limit",
-            "fetched_limit_bytes",
-            "token_lanes",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
+        check_least(self, 1, _AT_LEAST_ONE, where)
         if self.hold_lease_ns < LEAST_LEASE_NS:
             raise ConfigError(
                 f"{where}: hold_lease_ns = {self.hold_lease_ns}; at least {LEAST_LEASE_NS} (1 s): "
                 "a shorter lease ends before it can be renewed"
             )
-        for name in ("token_batch", "passed_limit_bytes", "max_retain_bytes"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 0")
+        check_least(self, 0, ("token_batch", "passed_limit_bytes", "max_retain_bytes"), where)
         default = RetentionPolicy()
         parse_policies(self.retention, default, self.pubends, f"{where}: retention")
 
     def warnings(self) -> tuple[str, ...]:
-        """See Parameters."""
         found = []
         if self.max_retain_ns:
             found.append(

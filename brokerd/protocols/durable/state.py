@@ -216,7 +216,6 @@ class Questions(Stream):
     __slots__ = ()
 
     def forget_requested(self, now_ns: Instant) -> Instant | None:
-        """See Stream."""
         waiting = self._requested_until
         if waiting and waiting[0][2] <= now_ns:
             while waiting and waiting[0][2] <= now_ns:
@@ -232,7 +231,6 @@ class Questions(Stream):
 
 
 def lane_key(lane: Lane) -> str:
-    """Return a lane as a row key."""
     return f"{lane.subscription.identity}/{key_of(lane.stream)}"
 
 

@@ -80,6 +80,8 @@ from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
 class Ges(EventMachine):
     """A broker that forwards publications to interested units, and stores none.
 
+    Implements `DeliveryProtocol` and `Forwarding`.
+
     Attributes:
         units: connections, profiles, routes and failures of the hierarchy.
         persistent: the state on disk.
@@ -142,7 +144,6 @@ class Ges(EventMachine):
     # ------------------------------------------------------------ for the driver
 
     def next_deadline(self) -> Instant | None:
-        """See DeliveryProtocol."""
         return self._deadlines.earliest()
 
     def clients_behind(self) -> Collection[ClientId]:
@@ -150,7 +151,6 @@ class Ges(EventMachine):
         return ()
 
     def statistics(self) -> Mapping[str, int]:
-        """See DeliveryProtocol."""
         return {
             **self._forwarding.counters,
             **self.units.profiles.statistics(),
@@ -168,7 +168,6 @@ class Ges(EventMachine):
         return ()
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """See DeliveryProtocol."""
         subscriptions = self.units.profiles.statistics()["subscriptions"]
         return replace(
             self._neighbours.status(subscriptions, self._table.count_subscriptions()),
@@ -176,7 +175,6 @@ class Ges(EventMachine):
         )
 
     def detail(self) -> Mapping[str, Any]:
-        """See DeliveryProtocol."""
         return self.units.state().to_mapping()
 
     def receives_from(self, peer: BrokerNumber) -> bool:
@@ -365,7 +363,6 @@ class Ges(EventMachine):
     def add_local(
         self, client: ClientId, number: int, subscription: SubscriptionId, predicate: Predicate
     ) -> Subscription:
-        """See Forwarding."""
         propagation = self.units.propagation
         self.units.profiles.set_local(subscription, client, number)
         coming = propagation.next_version()
@@ -377,7 +374,6 @@ class Ges(EventMachine):
         return route
 
     def report_state(self, route: Subscription) -> None:
-        """See Forwarding."""
         if self.units.confirmations.is_confirmed(route.version):
             answer = Subscribed(route.number, "started", path_age_ns=route.path_age_ns)
         else:
@@ -385,13 +381,11 @@ class Ges(EventMachine):
         self.send(route.client, answer)
 
     def forget(self, subscriptions: list[SubscriptionId], origin: ClientId) -> None:
-        """See Forwarding."""
         self._subscriptions.remove(subscriptions)
         if subscriptions:
             self._take(self.units.propagation.change_own((), subscriptions, self.now_ns))
 
     def forward(self, run: PublicationRun, origin: ClientId) -> None:
-        """See Forwarding."""
         self._forward(self._forwarding.publish(run, origin))
 
     def _forward(self, effects: list[Send | Deliver]) -> None:
@@ -407,7 +401,6 @@ class Ges(EventMachine):
 
 
 def make_core(context: CoreContext) -> Ges:
-    """Return the core of one broker."""
     hierarchy = hierarchy_of(context.topology)
     neighbours = sorted(linked(hierarchy.links, context.broker))
     return Ges(

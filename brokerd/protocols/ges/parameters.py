@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
-from brokerd.config import read_section
+from brokerd.config import check_least, read_section
 from brokerd.errors import ConfigError
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
@@ -110,11 +110,8 @@ class GesParameters:
         return parameters
 
     def check(self, where: str) -> None:
-        """See Parameters."""
-        if self.slow_link_ns < 0:
-            raise ConfigError(f"{where}: slow_link_ns = {self.slow_link_ns}; at least 0")
-        if self.cost_check_ns < 1:
-            raise ConfigError(f"{where}: cost_check_ns = {self.cost_check_ns}; at least 1")
+        check_least(self, 0, ("slow_link_ns",), where)
+        check_least(self, 1, ("cost_check_ns",), where)
         if self.slow_broker_ns and not self.slow_link_ns:
             raise ConfigError(
                 f"{where}: slow_broker_ns = {self.slow_broker_ns}: nothing is measured without "
@@ -129,7 +126,6 @@ class GesParameters:
         check_keeper_policy(self.keeper_policy, where)
 
     def warnings(self) -> tuple[str, ...]:
-        """See Parameters."""
         found = []
         if self.slow_link_ns:
             found.append(
@@ -169,11 +165,8 @@ def check_hints(parameters: HintParameters, where: str, policies: Sequence[str])
     Raises:
         ConfigError: a number is too small, or there is no such policy.
     """
-    above, check_ns = parameters.roam_clients_above, parameters.roam_check_ns
-    if above < 0:
-        raise ConfigError(f"{where}: roam_clients_above = {above}; at least 0")
-    if check_ns < 1:
-        raise ConfigError(f"{where}: roam_check_ns = {check_ns}; at least 1")
+    check_least(parameters, 0, ("roam_clients_above",), where)
+    check_least(parameters, 1, ("roam_check_ns",), where)
     if parameters.partition_policy not in policies:
         policy, known = parameters.partition_policy, " or ".join(map(repr, policies))
         raise ConfigError(f"{where}: partition_policy = {policy!r}; {known}")

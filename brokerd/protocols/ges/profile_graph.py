@@ -100,7 +100,6 @@ class Profiles:
         return ProfileStated(origin, known.place, known.version, entries)
 
     def by_origin(self) -> Mapping[BrokerNumber, Profile]:
-        """Return all profiles, by origin."""
         return self._by_origin
 
     def origins(self) -> Iterable[BrokerNumber]:
@@ -130,7 +129,6 @@ class Profiles:
         return known is not None and bool(known.predicates)
 
     def replace(self, stated: ProfileStated) -> None:
-        """Replace the profile of an origin."""
         known = self._by_origin.get(stated.origin)
         if known is not None:
             self._remove(known, tuple(known.predicates))
@@ -151,7 +149,6 @@ class Profiles:
         self._add(known, added)
 
     def remove(self, origin: BrokerNumber) -> None:
-        """Remove the profile of an origin."""
         known = self._by_origin.pop(origin)
         self._remove(known, tuple(known.predicates))
 
@@ -180,7 +177,6 @@ class Profiles:
         return match_run(self._memo, run, peer)
 
     def statistics(self) -> Mapping[str, int]:
-        """See DeliveryProtocol."""
         return {
             "subscriptions": sum(len(known.predicates) for known in self._by_origin.values()),
             "profile_edges": len(self._edges),
@@ -271,7 +267,6 @@ class LocalSubscriptions:
         self._known[subscription.subscription] = subscription
 
     def remove(self, subscriptions: Iterable[SubscriptionId]) -> None:
-        """Remove ended subscriptions."""
         for subscription in subscriptions:
             del self._known[subscription]
 

@@ -39,7 +39,6 @@ class Neighbours:
     factors: dict[BrokerNumber, int] = field(default_factory=dict)
 
     def is_in_cluster(self, peer: BrokerNumber) -> bool:
-        """Return True if a neighbour is in the cluster of this broker."""
         address = self.addresses.get(peer)
         return address is not None and self.place.outermost_unit_of(address) == address
 

@@ -161,7 +161,6 @@ class UnitRouter:
         }
 
     def state(self) -> VolatileState:
-        """Return the volatile state, for people."""
         near = self.neighbours
         return VolatileState(
             address=unit_text(self.place.address),

@@ -129,7 +129,6 @@ class AddressedMessages:
         return all(broker < len(self._addresses) for broker in brokers_in(message))
 
     def to(self, broker: BrokerNumber) -> Target:
-        """Return the target of messages to a broker."""
         assert broker < len(self._addresses), f"broker {broker} was never announced"
         return Target(0, self._addresses[broker], SYSTEM, (), 0)
 
@@ -189,7 +188,7 @@ class AddressedMessages:
 
 
 class GesReliable(EventMachine):
-    """A broker of a hierarchy with storages.
+    """A broker of a hierarchy with storages. Implements `DeliveryProtocol`.
 
     Attributes:
         units: connections, profiles, routes and failures of the hierarchy.
@@ -279,11 +278,9 @@ class GesReliable(EventMachine):
     # ------------------------------------------------------------ for the driver
 
     def next_deadline(self) -> Instant | None:
-        """See DeliveryProtocol."""
         return self._deadlines.earliest()
 
     def clients_behind(self) -> Collection[ClientId]:
-        """See DeliveryProtocol."""
         return self.access.own.windows.clients_behind()
 
     def aftermath(self) -> Sequence[str]:
@@ -291,7 +288,6 @@ class GesReliable(EventMachine):
         return ()
 
     def statistics(self) -> Mapping[str, int]:
-        """See DeliveryProtocol."""
         return {
             **self._counters,
             "subscriptions": len(self.storage.registrations) if self.storage else 0,
@@ -305,7 +301,6 @@ class GesReliable(EventMachine):
         }
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """See DeliveryProtocol."""
         own, queued = self._table.count_subscriptions(), self._count_queued()
         idle_reasons = [f"{own} subscriptions of its own clients"] * bool(own)
         if queued:
@@ -325,11 +320,9 @@ class GesReliable(EventMachine):
         )
 
     def detail(self) -> Mapping[str, Any]:
-        """See DeliveryProtocol."""
         return self.state().to_mapping()
 
     def state(self) -> VolatileState:
-        """Return the volatile state, for people."""
         access = self.access
         return VolatileState(
             units=self.units.state().to_mapping(),
@@ -497,6 +490,5 @@ def _no_units(_unit: Address) -> tuple[()]:
 
 
 def make_core(context: CoreContext) -> GesReliable:
-    """Return the core of a broker."""
     hierarchy = hierarchy_of(context.topology)
     return GesReliable(context.broker, hierarchy, context.parameters, context.decode_attributes)

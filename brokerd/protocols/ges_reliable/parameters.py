@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from brokerd.config import read_section
+from brokerd.config import check_least, read_section
 from brokerd.errors import ConfigError
 from brokerd.protocols.ges import EVERY_NODE, INDUCE_ROAM, STAY, check_hints, warn_of_hints
 from brokerd.units import MILLISECOND_NS, SECOND_NS
@@ -71,17 +71,12 @@ class GesReliableParameters:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
-        """See Parameters."""
         parameters: Self = read_section(cls, dict(values), where)
         return parameters
 
     def check(self, where: str) -> None:
-        """See Parameters."""
-        for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
-        if self.fetch_wait_ns < 0:
-            raise ConfigError(f"{where}: fetch_wait_ns = {self.fetch_wait_ns}; at least 0")
+        check_least(self, 1, _AT_LEAST_ONE, where)
+        check_least(self, 0, ("fetch_wait_ns",), where)
         check_hints(self, where, (STAY, INDUCE_ROAM))
         if self.keeper_policy != EVERY_NODE:
             raise ConfigError(
@@ -90,5 +85,4 @@ class GesReliableParameters:
             )
 
     def warnings(self) -> tuple[str, ...]:
-        """See Parameters."""
         return warn_of_hints(self)

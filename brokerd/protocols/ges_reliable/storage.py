@@ -182,11 +182,9 @@ class Storage:
     # ------------------------------------------------------------ start, messages, deadlines
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of requests."""
         return {Store: self._on_store, Change: self._on_change, Fetch: self._on_fetch}
 
     def answer_handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of other storages' answers."""
         found: dict[type, MessageHandler] = {Events: self._on_events, Fetched: self._on_fetched}
         if self.profile is not None:
             found[Changed] = self._on_changed

@@ -131,7 +131,6 @@ class Registrations:
         return len(self._registrations)
 
     def subscriptions(self) -> Mapping[Key, Registration]:
-        """Return all subscriptions."""
         return self._registrations
 
     def kept(self) -> Iterator[Registration]:

@@ -107,13 +107,13 @@ class Acknowledgements:
         Filters differ between brokers: the pubend may have released events that are wanted here.
         """
         if stream.is_held_up:
-            self._keep_wanted(stream)
+            self._drop_unwanted(stream)
         overdue = stream.overdue()
         if overdue is None or stream.upstream is None:
             return []
         return self.expect(stream, overdue)
 
-    def _keep_wanted(self, stream: Stream) -> None:
+    def _drop_unwanted(self, stream: Stream) -> None:
         """Release unwanted events that no cell will acknowledge.
 
         Such events lie behind an unknown tick that no broker requests, because all ticks there are

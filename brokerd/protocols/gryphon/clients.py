@@ -124,7 +124,7 @@ class SubendHost(Protocol):
 
 
 class Clients:
-    """The clients of a broker.
+    """The clients of a broker. Implements `HostedClients`.
 
     Args:
         core: publishes, and takes acknowledged events.
@@ -182,7 +182,6 @@ class Clients:
         self._restored = RestoredSubscriptions(machine)
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """See HostedClients."""
         return {
             Connect: self._on_connect,
             Subscribe: self._on_subscribe,
@@ -195,7 +194,6 @@ class Clients:
         }
 
     def deliver(self, stream: StreamId, run: PublicationRun) -> InFlightEvents | None:
-        """See HostedClients."""
         entry = InFlightEvents(stream, run.first)
         self.own.hand_out(run, entry)
         entry.open -= 1
@@ -292,7 +290,6 @@ class Clients:
         self.table.withdraw(self.own.resume(client, message))
 
     def on_lost(self, name: ClientId, session: int) -> None:
-        """See HostedClients."""
         client, was_admitted = self.table.close_session(name, session)
         self._drains.drop(name)
         self._take_done(self.own.close(client))
@@ -302,7 +299,6 @@ class Clients:
             self.table.keep(client)
 
     def linger_over(self, name: ClientId) -> None:
-        """See HostedClients."""
         client = self.table.clients[name]
         request = self._requests.unrequested(client)
         is_requested = self._restored.is_requested
@@ -438,7 +434,6 @@ class Clients:
         self._core.look_at_all()
 
     def on_drained(self, name: ClientId) -> None:
-        """See HostedClients."""
         self._end(self._requests.detach(self.table.clients[name], drain=True))
 
     def _end(self, request: EndRequest[Client, OwnSubscription]) -> None:

@@ -102,7 +102,9 @@ from brokerd.protocols.parts.event_machine import (
 
 
 class Gryphon(LogFirstMachine):
-    """See DeliveryProtocol.
+    """A broker that forwards streams of ticks, and recovers lost ticks by curiosity.
+
+    Implements `DeliveryProtocol`, and `SubendHost` and `ClientCore` for its own clients.
 
     Args:
         has_clients: False for the core of another protocol, which calls `serve` with its own.
@@ -231,7 +233,6 @@ class Gryphon(LogFirstMachine):
         )
 
     def handlers(self) -> dict[type, EventHandler]:
-        """Return the handlers of events by type."""
         return {
             Started: self.on_started,
             RecordsRead: self.on_records,
@@ -244,28 +245,22 @@ class Gryphon(LogFirstMachine):
         }
 
     def next_deadline(self) -> Instant | None:
-        """See DeliveryProtocol."""
         return self.deadlines.earliest()
 
     def clients_behind(self) -> Collection[ClientId]:
-        """See DeliveryProtocol."""
         return self._clients.own.windows.clients_behind()
 
     def aftermath(self) -> Sequence[str]:
-        """See DeliveryProtocol."""
         return self._reports.aftermath()
 
     def statistics(self) -> Mapping[str, int]:
-        """See DeliveryProtocol."""
         return self._reports.statistics(self._clients)
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """See DeliveryProtocol."""
         found = (*self.filter_exchange.discrepancies(), *self.forwarding.discrepancies())
         return self._reports.status(self._clients, found, is_reading=self.is_reading)
 
     def detail(self) -> Mapping[str, Any]:
-        """See DeliveryProtocol."""
         return self._reports.state().to_mapping()
 
     # ------------------------------------------------------------ start
@@ -303,20 +298,17 @@ class Gryphon(LogFirstMachine):
             self.resume()
 
     def resume(self) -> None:
-        """See LogFirstMachine."""
         self._deferred = list(drop_repeated(self._deferred))
         super().resume()
 
     @property
     def is_read(self) -> bool:
-        """See SubendHost."""
         return self.pubends.is_read and not self.pubends.is_reserving
 
     def _begin(self, event: Started) -> None:
         self._host.begin(event)
 
     def begin(self, event: Started) -> None:
-        """See SubendHost."""
         has_lost = bool(event.lineage)
         self._take(self.joins.begin(event.incarnation, event.recovered, has_lost=has_lost))
         self._take(self.filter_exchange.begin(event.incarnation, event.recovered))
@@ -551,7 +543,6 @@ class Gryphon(LogFirstMachine):
     # ------------------------------------------------------------ publications
 
     def publish(self, run: PublicationRun, step: Step) -> None:
-        """See ClientCore."""
         accepted = self.pubends.accept(run, step)
         if accepted is Acceptance.READY:
             self._log_held()
@@ -599,7 +590,6 @@ class Gryphon(LogFirstMachine):
             self.settle(stream)
 
     def on_client_done(self, entry: InFlightEvents) -> None:
-        """See ClientCore."""
         stream = self.streams.get(entry.stream)
         stream.subend.drop_closed()
         self.settle(stream)
@@ -607,7 +597,6 @@ class Gryphon(LogFirstMachine):
     # ------------------------------------------------------------ this broker's clients
 
     def look_at_all(self) -> None:
-        """See ClientCore."""
         for stream in self.streams:
             self._host.look_at(stream)
 

@@ -42,7 +42,6 @@ class FilterWrite(NamedTuple):
 
     @property
     def rows(self) -> list[Change]:
-        """The rows of the versions."""
         return [Change(FILTERED, str(each.broker), [*each[1:]]) for each in self.versions]
 
 

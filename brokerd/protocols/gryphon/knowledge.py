@@ -51,7 +51,6 @@ class IntervalSet:
             self.add(start, end)
 
     def __bool__(self) -> bool:
-        """Return True if the set is not empty."""
         return bool(self._starts)
 
     def __len__(self) -> int:
@@ -63,7 +62,6 @@ class IntervalSet:
         return iter(zip(self._starts, self._ends, strict=True))
 
     def __contains__(self, tick: int) -> bool:
-        """Return True if the set contains a tick."""
         place = bisect_right(self._starts, tick) - 1
         return place >= 0 and tick < self._ends[place]
 

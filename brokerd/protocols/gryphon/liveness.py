@@ -94,7 +94,6 @@ class GapTable:
         self.knowledge_ns: Instant = -1
 
     def __bool__(self) -> bool:
-        """Return True if there is a gap."""
         return bool(self.pieces)
 
     def update(self, unknown: Sequence[Range], now_ns: Instant) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from brokerd.config import read_section
+from brokerd.config import check_least, read_section
 from brokerd.errors import ConfigError
 from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.topology import Topology
@@ -108,7 +108,6 @@ class GryphonParameters:
 
     @property
     def is_total(self) -> bool:
-        """True for total order."""
         return self.order == Order.TOTAL
 
     @property
@@ -141,12 +140,10 @@ class GryphonParameters:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
-        """See Parameters."""
         parameters: Self = read_section(cls, dict(values), where)
         return parameters
 
     def check(self, where: str) -> None:
-        """See Parameters."""
         if self.order not in _ORDERS:
             raise ConfigError(f"{where}: order = {self.order!r}; one of {', '.join(_ORDERS)}")
         if self.events_per_message < 0:
@@ -168,9 +165,7 @@ class GryphonParameters:
                 f"{where}: ack_expected_ns = 0 and delay_curiosity_ns = 0; without both, no broker "
                 "would find the loss of the last event"
             )
-        for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
+        check_least(self, 1, _AT_LEAST_ONE, where)
         if self.nack_repetition_limit_ns < self.nack_repetition_ns:
             raise ConfigError(
                 f"{where}: nack_repetition_limit_ns = {self.nack_repetition_limit_ns} is less "
@@ -178,7 +173,6 @@ class GryphonParameters:
             )
 
     def warnings(self) -> tuple[str, ...]:
-        """See Parameters."""
         return ()
 
 

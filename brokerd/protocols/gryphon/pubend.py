@@ -58,7 +58,6 @@ class TickClock:
             self._base, self._started_ns = used + 1, now_ns
 
     def tick(self, now_ns: Instant) -> int:
-        """Return the tick at an instant."""
         return self._base + (now_ns - self._started_ns) // TICK_NS
 
 
@@ -167,7 +166,6 @@ class Reservation(NamedTuple):
 
     @property
     def rows(self) -> tuple[Change, ...]:
-        """The row of the reservation."""
         return (Change(RESERVED, "tick", self.tick),)
 
 
@@ -232,7 +230,6 @@ class Pubends:
         self._is_releasing = False
 
     def stream(self, pubend: int) -> StreamId:
-        """Return the stream of a pubend."""
         return self._streams[pubend]
 
     def released(self, pubend: int) -> int:

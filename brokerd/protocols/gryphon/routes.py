@@ -46,7 +46,6 @@ def hosts_clients(topology: Topology, broker: BrokerNumber) -> bool:
 
 
 def cells_of(topology: Topology) -> CellGraph:
-    """Return the cells of a topology."""
     graph = topology.overlay(KIND)
     assert isinstance(graph, CellGraph), f"{topology.name} is of kind {topology.kind}"
     return graph
@@ -98,7 +97,6 @@ class Routes:
             self.behind[start] = sum(1 << cell for cell in found)
 
     def pubend_streams(self) -> tuple[StreamId, ...]:
-        """Return the streams of all pubends, in order."""
         return tuple(
             StreamId(broker, pubend, 0) for broker in self.hosts for pubend in range(self._pubends)
         )
@@ -127,7 +125,6 @@ class Routes:
         return self._towards.get(cell, cell)
 
     def cell_of(self, broker: BrokerNumber) -> Cell:
-        """Return the cell of a broker."""
         return self.cell_by_broker[broker]
 
     def of(self, stream: StreamId) -> tuple[Cell | None, tuple[Cell, ...]]:

@@ -89,7 +89,6 @@ class StreamState:
 
     @staticmethod
     def of(stream: Stream) -> "StreamState":
-        """Return the state of a stream."""
         knowledge, subend = stream.knowledge, stream.subend
         return StreamState(
             upstream=stream.upstream,

@@ -53,7 +53,6 @@ class Reports:
         return [text] if waiting else []
 
     def statistics(self, clients: HostedClients) -> dict[str, int]:
-        """Return all counters."""
         return {
             **self._counters,
             "queue_publications": self._streams.count_retained(),
@@ -69,7 +68,6 @@ class Reports:
     def status(
         self, clients: HostedClients, discrepancies: tuple[str, ...], *, is_reading: bool
     ) -> CoreStatus[BrokerNumber]:
-        """Return the status of the broker."""
         wanted = self._neighbours.wanted()
         subscriptions = clients.table.count_subscriptions()
         queued, held = self._streams.count_retained(), self._pubends.held()

@@ -51,7 +51,6 @@ class Merge:
         self._deadlines = deadlines
 
     def __iter__(self) -> Iterator[Stream]:
-        """Yield all merged streams."""
         return map(self._streams.get, self._group)
 
     def add(self, identity: StreamId) -> None:
@@ -144,7 +143,6 @@ class MergeWrite(NamedTuple):
 
     @property
     def rows(self) -> tuple[Change, ...]:
-        """The row of the stream."""
         return (Change(MERGED, f"{self.stream.broker}.{self.stream.publisher}", True),)
 
 

@@ -108,7 +108,6 @@ class Clients:
         self._restored = RestoredSubscriptions(machine)
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of clients' messages by type."""
         return {
             Connect: self._on_connect,
             Subscribe: self._on_subscribe,

@@ -60,7 +60,9 @@ from brokerd.protocols.parts.event_machine import (
 
 
 class MultiProxy(LogFirstMachine):
-    """See DecommissioningProtocol.
+    """A broker with clients, with topics as a server, or both.
+
+    Implements `DeliveryProtocol` and `DecommissioningProtocol`.
 
     Attributes:
         server: the server of this broker; None if the broker is no server.
@@ -222,15 +224,12 @@ class MultiProxy(LogFirstMachine):
         )
 
     def next_deadline(self) -> Instant | None:
-        """See DeliveryProtocol."""
         return self._deadlines.earliest()
 
     def clients_behind(self) -> Collection[ClientId]:
-        """See DeliveryProtocol."""
         return self._clients.own.windows.clients_behind()
 
     def farewell(self, broker: BrokerNumber) -> Farewell:
-        """See DecommissioningProtocol."""
         if broker in self._decommissioning:
             return Farewell(is_known=True)
         reasons = (
@@ -253,7 +252,6 @@ class MultiProxy(LogFirstMachine):
         return self.server.aftermath() if self.server is not None else ()
 
     def statistics(self) -> Mapping[str, int]:
-        """See DeliveryProtocol."""
         return {
             **self._counters,
             "queue_publications": self._count_queued(),
@@ -266,7 +264,6 @@ class MultiProxy(LogFirstMachine):
         }
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """See DeliveryProtocol."""
         neighbours = [peer for peer in self._places.neighbours if peer not in self._decommissioning]
         subscriptions, queued = self._clients.table.count_subscriptions(), self._count_queued()
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
@@ -287,11 +284,9 @@ class MultiProxy(LogFirstMachine):
         )
 
     def detail(self) -> Mapping[str, Any]:
-        """See DeliveryProtocol."""
         return self.state().to_mapping()
 
     def state(self) -> VolatileState:
-        """Return the volatile state, for people."""
         server = self.server.state() if self.server is not None else None
         return self._access_broker.state(self._places.role, server)
 
@@ -481,7 +476,6 @@ class MultiProxy(LogFirstMachine):
 
 
 def make_core(context: CoreContext) -> MultiProxy:
-    """Return the core of a broker."""
     parameters: MultiProxyParameters = context.parameters
     places = Places(context.broker, context.topology, parameters.topics)
     authority = DecommissionAuthority.of(context)

@@ -49,7 +49,6 @@ class Followers:
         return iter(self._all.items())
 
     def get(self, home: BrokerNumber) -> Follower | None:
-        """Return a follower, or None."""
         return self._all.get(home)
 
     def add(self, home: BrokerNumber, version: Version) -> Follower:
@@ -83,7 +82,6 @@ class Followers:
             follower.done[topic.part] = max(done, topic.needed_position)
 
     def row(self, home: BrokerNumber) -> Change:
-        """Return the row of a follower."""
         follower = self._all[home]
         own = [part.topic for part in follower.done if part.server == self._broker]
         value: list[Any] = [*follower.version, own]

@@ -205,12 +205,10 @@ class Lost:
 
     @property
     def first(self) -> int:
-        """The first position."""
         return self.runs[0].position
 
     @property
     def last(self) -> int:
-        """The last position."""
         return self.runs[-1].end
 
 

@@ -27,6 +27,8 @@ from brokerd.protocols.parts.event_machine import Durability
 class HashedOwners:
     """The owners that follow from a hash (`rendezvous`); none ever changes.
 
+    The owners of the other modes have the same methods.
+
     Attributes:
         table: the owners.
         requests: the requests for owners; there is none.
@@ -104,7 +106,6 @@ class PaperOwners:
         """See HashedOwners: proxies have the owners."""
 
     def seek(self, topics: Sequence[int]) -> None:
-        """See HashedOwners."""
         self.requests.seek(topics)
 
     def on_routes(self, first: BrokerNumber | None) -> None:
@@ -118,7 +119,6 @@ class PaperOwners:
         self.requests.seek((*topics, *self.requests.list_awaited()))
 
     def remember(self, owners: Sequence[Owner]) -> None:
-        """See HashedOwners."""
         self.requests.remember(owners)
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
@@ -134,7 +134,6 @@ class PaperOwners:
             self.requests.answer(message.server, was_awaited=before)
 
     def on_merged(self, peer: Peer, message: Merged) -> None:
-        """See HashedOwners."""
         self._fetches.on_merged(peer, message)
 
     def _is_from_proxy(self, peer: Peer, owners: Sequence[Owner]) -> bool:
@@ -142,7 +141,6 @@ class PaperOwners:
         return peer == self._proxy
 
     def check(self, peer: Peer, owners: Sequence[Owner]) -> None:
-        """See HashedOwners."""
         if any(owner.topic >= self._topics for owner in owners):
             raise RemoteProtocolError(peer, f"not all of {owners} are topics")
 
@@ -184,7 +182,6 @@ class CausalOwners:
         self._routes = routes
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """See HashedOwners."""
         self.table.known.update(
             (int(key), owner) for key, owner in recovered.get(CHOSEN, {}).items()
         )
@@ -197,7 +194,6 @@ class CausalOwners:
         raise RemoteProtocolError(peer, f"it announces the topics of {owners} without a request")
 
     def check(self, peer: Peer, owners: Sequence[Owner]) -> None:
-        """See HashedOwners."""
         self._changes.check(peer, owners)
 
     def seek(self, topics: Sequence[int]) -> None:
@@ -267,13 +263,11 @@ class AssignedOwners:
         self._changes = changes
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """See HashedOwners."""
         for key, (server, generation) in recovered.get(CHOSEN, {}).items():
             self.table.known[int(key)] = server
             self.table.generations[int(key)] = generation
 
     def seek(self, topics: Sequence[int]) -> None:
-        """See HashedOwners."""
         self.requests.seek(topics)
 
     def on_routes(self, first: BrokerNumber | None) -> None:

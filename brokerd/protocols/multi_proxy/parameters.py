@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from brokerd.config import read_section
+from brokerd.config import check_least, read_section
 from brokerd.errors import ConfigError
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
@@ -98,12 +98,10 @@ class MultiProxyParameters:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
-        """See Parameters."""
         parameters: Self = read_section(cls, dict(values), where)
         return parameters
 
     def check(self, where: str) -> None:
-        """See Parameters."""
         if self.ownership not in _OWNERSHIPS:
             choices = ", ".join(_OWNERSHIPS)
             raise ConfigError(f"{where}: ownership = {self.ownership!r}; one of {choices}")
@@ -113,17 +111,12 @@ class MultiProxyParameters:
             raise ConfigError(
                 f"{where}: apart_attribute = {self.apart_attribute!r} is the topic attribute"
             )
-        for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
+        check_least(self, 1, _AT_LEAST_ONE, where)
         if self.spread_topics < 0 or self.spread_topics == 1:
             raise ConfigError(f"{where}: spread_topics = {self.spread_topics}; 0, or at least 2")
-        for name in _AT_LEAST_NOTHING:
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 0")
+        check_least(self, 0, _AT_LEAST_NOTHING, where)
 
     def warnings(self) -> tuple[str, ...]:
-        """See Parameters."""
         warnings = []
         if self.ownership == PAPER:
             warnings.append(

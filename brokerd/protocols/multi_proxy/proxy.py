@@ -92,7 +92,6 @@ class Proxy:
         self._access = access
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of messages."""
         requests = dict.fromkeys((Put, Follow, Get, Locate), self._on_request)
         answers = dict.fromkeys(
             (Stored, Following, Messages, Lost, Answered, Located, Merged), self._on_answer

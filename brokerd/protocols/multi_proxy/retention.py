@@ -166,16 +166,13 @@ class Topic:
 
     @property
     def number(self) -> int:
-        """The number of the topic."""
         return self.part.topic
 
     @property
     def key(self) -> str:
-        """The key of its rows."""
         return f"{self.number}{self.suffix}"
 
     def state(self) -> TopicState:
-        """Return the state, for people."""
         return TopicState(
             self.assigned,
             self.durable,

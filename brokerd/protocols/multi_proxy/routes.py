@@ -1,7 +1,8 @@
 """The roles of brokers, sessions, and the routes of requests and answers over proxies.
 
 An access broker sends a request to a server over one proxy, and tries the next proxy after a
-timeout. A server answers over the proxy of the last request.
+timeout. A server answers a Get over the proxy of that Get, and other requests over the proxy of the
+last request.
 
 Paper: [MP22] §1, §3 (clients, proxies, servers; a client tries the proxies in order; no answer in
 time: again, three times). Deviates: access brokers begin with different proxies, which shares the
@@ -152,11 +153,9 @@ class Sessions:
         self._routes: dict[BrokerNumber, BrokerNumber] = {}
 
     def open(self, peer: BrokerNumber) -> None:
-        """Open a session with a broker."""
         self._machine.emit(OpenSession(peer))
 
     def on_session(self, peer: BrokerNumber, event: SessionEstablished) -> None:
-        """Record an established session."""
         assert peer not in self.sessions, f"second session with {peer}"
         self.sessions[peer] = event.session
         self._established_ns[peer] = self._machine.now_ns
@@ -164,7 +163,6 @@ class Sessions:
         self._waited_ns.pop(peer, None)
 
     def on_session_lost(self, peer: BrokerNumber, event: SessionLost) -> None:
-        """Record that a session is lost."""
         assert self.sessions.get(peer) == event.session, f"no session for {event}"
         del self.sessions[peer]
 

@@ -104,7 +104,6 @@ class Server:
         self._held = DelayedPublishes(self._machine, deadlines, parameters)
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of requests."""
         return {Put: self._on_put, Follow: self._on_follow, Get: self._on_get}
 
     def due_handlers(self) -> dict[str, Callable[[Any], None]]:

@@ -117,7 +117,6 @@ class FollowedTopic:
 
     @property
     def number(self) -> int:
-        """The number of the topic."""
         return self.stream.publisher
 
     @property
@@ -274,7 +273,6 @@ class OwnerTable:
         return self.known.get(topic)
 
     def topics_of(self, server: BrokerNumber, topics: Sequence[int]) -> tuple[int, ...]:
-        """Return the topics that a server owns."""
         return tuple(topic for topic in topics if self.known.get(topic) == server)
 
 

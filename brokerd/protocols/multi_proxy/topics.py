@@ -40,7 +40,6 @@ class Topics:
 
     @property
     def every(self) -> range:
-        """All topics."""
         return range(self._count + 1)
 
     def topic_of_value(self, value: Scalar) -> int:

@@ -43,7 +43,6 @@ class DeadlineQueue(Generic[Key]):
         self.changes += 1
 
     def __contains__(self, key: Key) -> bool:
-        """Return True if `key` has a deadline."""
         return key in self._current
 
     def instant(self, key: Key) -> Instant | None:

@@ -113,7 +113,6 @@ class Decommissioning:
         return iter(self.decommissioned)
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of neighbours' messages by type."""
         kind: Any = self._kind
         return {kind: self._on_message}
 

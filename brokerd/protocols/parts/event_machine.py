@@ -48,11 +48,9 @@ class EventMachine:
         self._event_handlers: Mapping[type, EventHandler] = {}
 
     def dispatch_events(self, handlers: Mapping[type, EventHandler]) -> None:
-        """Set the handler of each type of event."""
         self._event_handlers = handlers
 
     def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
-        """See DeliveryProtocol.handle."""
         self.now_ns = now_ns
         try:
             self._event_handlers[type(event)](event)

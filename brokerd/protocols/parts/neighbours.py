@@ -161,5 +161,4 @@ class NeighbourSessions:
         )
 
     def statistics(self) -> dict[str, int]:
-        """Return the counts of sessions."""
         return {"sessions_active": len(self.current), "sessions_ready": len(self.current)}

@@ -365,7 +365,6 @@ class MarkTable:
             self.counts[name] += 1
 
     def step(self, step: MarkStep) -> None:
-        """Count the marks of one step."""
         for name, count in self._find(step):
             self.counts[name] += count
 

@@ -327,7 +327,6 @@ def limits_of(protocol: str) -> tuple[Limit, ...]:
 
 
 def planning_of(protocol: str) -> ProtocolPlanning:
-    """Return the planning of a protocol."""
     return simulation_of(protocol).make_planning(definition_of(protocol))
 
 

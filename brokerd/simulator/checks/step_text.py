@@ -123,7 +123,6 @@ class Wording:
         return f"{name}: {', '.join(listed)}" if listed else name
 
     def _value(self, value: Any) -> str:
-        """Return the value of a field in words."""
         match value:
             case SourceId():
                 return self.source(value)
@@ -140,7 +139,6 @@ class Wording:
         return False
 
     def run(self, run: PublicationRun) -> str:
-        """Return a run of publications in words."""
         parts: list[list[int]] = []
         for sequence in run.sequences:
             if parts and sequence == parts[-1][-1] + 1:
@@ -151,14 +149,12 @@ class Wording:
         return f"{self.source(run.source)}/{listed}"
 
     def ranges(self, ranges: tuple[tuple[SourceId, int, int], ...]) -> str:
-        """Return ranges of publications in words."""
         return " ".join(
             f"{self.source(source)}/{first}" + (f"-{last}" if last > first else "")
             for source, first, last in ranges
         )
 
     def publication(self, source: SourceId, sequence: int) -> str:
-        """Return one publication in words."""
         return f"{self.source(source)}/{sequence}"
 
     def source(self, source: SourceId) -> str:
@@ -170,7 +166,6 @@ class Wording:
         return broker
 
     def subscription(self, subscription: SubscriptionId) -> str:
-        """Return one subscription in words."""
         later = f"@{subscription.incarnation}" if subscription.incarnation > 1 else ""
         return f"{self._cluster.topology.brokers[subscription.home]}#{subscription.number}{later}"
 

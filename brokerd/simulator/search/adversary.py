@@ -150,7 +150,6 @@ class _Run:
         return self._acted.actions
 
     def report(self) -> SeedReport:
-        """Run the seed and return its report."""
         acted, cluster = self._acted, self._cluster
         with with_bugs(self.scene.mutants, self.scene.protocol):
             forgiven = simulation_of(self._options.protocol).forgiven

@@ -66,7 +66,6 @@ class Campaign:
 
 
 def empty_ledger() -> dict[str, Any]:
-    """Return an empty ledger."""
     return {"schema": SCHEMA, "total": {}, "latest": {}, "entries": [], "mutants": {}}
 
 

@@ -55,7 +55,6 @@ class PlanScope:
         return name
 
     def broker(self, name: str) -> str:
-        """Return the name of a broker of the plan."""
         if name not in self.brokers and name not in self.joining:
             raise PlanError(f"no broker {name!r}{nearest(name, self.brokers)}")
         return name

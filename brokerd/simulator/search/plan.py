@@ -113,7 +113,6 @@ class Plan:
         return sum(len(move.contents) for move in self.moves if type(move) is PublicationRun)
 
     def size(self) -> str:
-        """Return the size in words."""
         subscriptions = sum(type(move) is SubscriptionRequest for move in self.moves)
         return (
             f"{counted(self.faults, 'fault')}, {counted(len(self.topology.brokers), 'broker')}, "

@@ -92,7 +92,6 @@ class SwarmOptions:
 
 
 def plan_of(seed: int, protocol: str, options: SwarmOptions | None = None) -> Plan:
-    """Return the plan of a seed."""
     options = options or SwarmOptions()
     planning = planning_of(protocol)
     plan = draw_plan(
@@ -189,11 +188,9 @@ class PlanRun:
 
     @property
     def cluster(self) -> SimulatedCluster:
-        """The cluster of the run."""
         return self._cluster
 
     def report(self, seed: int, command: str) -> SeedReport:
-        """Run the plan and return its report."""
         plan = self._plan
         with (
             with_rare_collections(),

@@ -318,7 +318,6 @@ class SimulatedBroker(Endpoint):
 
     @property
     def clock_ns(self) -> Instant:
-        """The time of the broker."""
         return self._clock.now_ns
 
     def set_clock(self, now_ns: Instant) -> None:

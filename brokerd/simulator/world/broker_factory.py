@@ -43,7 +43,6 @@ def sign(secret: bytes, message: bytes) -> bytes:
 
 
 def public_key(secret: bytes) -> bytes:
-    """Return the public key of a secret."""
     return compress(multiply(_expand(secret)[0], BASE))
 
 

@@ -167,7 +167,6 @@ class SimulatedCluster:
 
     @property
     def topology(self) -> Topology:
-        """The present topology."""
         return self.state.topology
 
     @property

@@ -163,7 +163,6 @@ class SimulatedConsumer(SimulatedClient):
 
     @property
     def is_committing(self) -> bool:
-        """See SimulatedClient."""
         return self._is_busy and not self.core.is_detaching and bool(self.core.subscriptions)
 
     @property

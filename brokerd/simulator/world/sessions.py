@@ -81,19 +81,15 @@ class Endpoint:
         return self._sessions
 
     def on_established(self, end: "SessionEnd", incarnation: int) -> None:
-        """Handle the establishment of a session at this end."""
         raise NotImplementedError
 
     def on_lost(self, end: "SessionEnd", reason: LossReason) -> None:
-        """Handle the end of a session at this end."""
         raise NotImplementedError
 
     def open_failed(self, peer: Peer, reason: str) -> None:
-        """Handle a failed attempt."""
         raise NotImplementedError
 
     def message_arrived(self, end: "SessionEnd", message: Any) -> None:
-        """Handle a message on an established session."""
         raise NotImplementedError
 
 

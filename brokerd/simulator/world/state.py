@@ -48,7 +48,6 @@ class ClusterState:
 
     @property
     def definition(self) -> ProtocolDefinition:
-        """The definition of the protocol."""
         return definition_of(self.protocol)
 
     @property
@@ -58,7 +57,6 @@ class ClusterState:
         return [each for each in present if each.number not in self.removed]
 
     def broker(self, name: str) -> SimulatedBroker:
-        """Return the broker with a name."""
         return self.brokers[self.topology.number_of(name)]
 
     def peer(self, name: str) -> Peer:

@@ -23,7 +23,7 @@ _STOP_PATIENCE_S = 5.0
 
 
 class LocalTransport:
-    """A logical host of this machine."""
+    """A logical host of this machine. Implements `Transport`."""
 
     def __init__(self, inventory: Inventory, host: Host) -> None:
         self.host = host
@@ -33,7 +33,6 @@ class LocalTransport:
 
     @property
     def commands(self) -> Sequence[str]:
-        """See Transport."""
         return ()
 
     def use(self, nursery: trio.Nursery) -> None:
@@ -43,7 +42,6 @@ class LocalTransport:
         """See Transport."""
 
     async def processors(self) -> Mapping[str, Any]:
-        """See Transport."""
         return processors_here()
 
     async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
@@ -69,12 +67,10 @@ class LocalTransport:
         return Ran(max(-1, done.returncode), done.stdout, done.stderr)
 
     async def call(self, command: str, **arguments: Any) -> dict[str, Any] | None:
-        """See Transport."""
         return await self._commands[command](arguments)
 
     @asynccontextmanager
     async def open_agent(self) -> AsyncIterator[AgentClient]:
-        """See Transport."""
         async with open_agent_of(self._side.root) as client:
             yield client
 
@@ -88,15 +84,12 @@ class LocalTransport:
         """See Transport."""
 
     async def list_commands(self) -> list[str]:
-        """See Transport."""
         return []
 
     async def program(self) -> str:
-        """See Transport."""
         return program_digest()
 
     async def fetch(self, source: str, target: Path, most_bytes: int) -> None:
-        """See Transport."""
         await trio.to_thread.run_sync(shutil.copyfile, source, target)
 
 

@@ -84,7 +84,7 @@ class HostState:
 
 
 class SshTransport:
-    """A transport to a host over SSH.
+    """A transport to a host over SSH. Implements `Transport`.
 
     Args:
         bundle: builds the bundle for installation; called on first use.
@@ -109,16 +109,13 @@ class SshTransport:
         self._lock_arguments: dict[str, Any] | None = None
 
     def use(self, nursery: trio.Nursery) -> None:
-        """See Transport."""
         self._nursery = nursery
         self._found, self._helper = None, None
 
     async def reach(self) -> None:
-        """See Transport."""
         await self._look()
 
     async def processors(self) -> Mapping[str, Any]:
-        """See Transport."""
         return (await self._look()).processors
 
     async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
@@ -167,7 +164,6 @@ class SshTransport:
 
     @asynccontextmanager
     async def open_agent(self) -> AsyncIterator[AgentClient]:
-        """See Transport."""
         found = await self._look()
         if not found.environments:
             raise ControlError("closed", f"{found.root}: no agent runs here")
@@ -186,11 +182,9 @@ class SshTransport:
             raise ControlError("closed", str(error)) from error
 
     async def fetch(self, source: str, target: Path, most_bytes: int) -> None:
-        """See Transport."""
         await self._connections.get(self.host, source, target, most_bytes=most_bytes)
 
     async def upload(self, *, only_if_used: bool = False) -> None:
-        """See Transport."""
         found = await self._look(fresh=True)
         bundle = self._make_bundle()
         if bundle.sha256 in found.environments:
@@ -208,7 +202,6 @@ class SshTransport:
         await self._script("verify", bundle.sha256, timeout_s=INSTALL_TIMEOUT_S)
 
     async def install(self, *, only_if_used: bool = False) -> None:
-        """See Transport."""
         found = await self._look()
         bundle = self._make_bundle()
         if bundle.sha256 in found.environments:
@@ -219,14 +212,12 @@ class SshTransport:
         await self._look(fresh=True)
 
     async def clear(self) -> None:
-        """See Transport."""
         found = await self._look()
         if found.exists and not found.environments and found.is_bare:
             await self._script("clear")
             self._found = None
 
     async def list_commands(self) -> list[str]:
-        """See Transport."""
         found = await self._look()
         bundle = self._make_bundle()
         lines: list[str] = []
@@ -249,7 +240,6 @@ class SshTransport:
         return lines
 
     async def program(self) -> str:
-        """See Transport."""
         return self._make_bundle().sha256
 
     async def _control(self) -> ControlClient | None:
@@ -370,7 +360,6 @@ class SshTransport:
 def ssh_connector(
     inventory: Inventory, host: Host, connections: Connections, bundle: Callable[[], Bundle]
 ) -> Connector:
-    """Return the connector of a host behind SSH."""
     if not host.address:
         raise UserError(f"{inventory.path}: host {host.name} has no address to be reached at")
     return Connector(SshTransport(inventory, host, connections, bundle))

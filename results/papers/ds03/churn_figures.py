@@ -273,7 +273,6 @@ def _drawing(
 
 
 def scale_of(run: Run) -> dict[str, Any]:
-    """Return the scale of a run."""
     return {
         "input_per_s": sum(
             each.get("count", 1) * int(str(each["rate"]).partition("/")[0])

@@ -26,7 +26,6 @@ class BestEffortWording(Wording):
     """See Wording."""
 
     def message(self, message: Any) -> str:
-        """See Wording."""
         match message:
             case ForwardedPublications(run=run):
                 return f"publication {self.run(run)}"
@@ -54,7 +53,6 @@ class StartChecks(ProtocolChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[ClientId, int]]:
-        """See ProtocolChecks."""
         if type(event) is MessageReceived and type(event.message) is Subscribe:
             requested = _subscription(broker, event.peer, event.message.number)
             if requested is not None and requested not in self._requested:

@@ -39,7 +39,6 @@ class FirstCopyChecker:
         self._delivered: dict[tuple[int, ClientId], dict[tuple[int, SourceId], list[int]]] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
-        """See broker.Observer."""
         if type(event) is SessionEstablished and isinstance(event.peer, str):
             self._delivered[broker.number, event.peer] = {}
         for effect in effects:

@@ -424,7 +424,6 @@ class DeltaTreeMarks:
         self._draining: dict[tuple[BrokerNumber, ClientId], None] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
-        """See MarkObserver."""
         if not isinstance(broker.protocol, DeltaTree):
             return
         if not effects and type(event) not in _HANDLED:

@@ -63,7 +63,6 @@ class DeltaTreePlanning(ProtocolPlanning):
     def options(
         self, seed: int, parameters: DeltaTreeParameters, *, long: bool, simple: bool
     ) -> DeltaTreeParameters:
-        """See ProtocolPlanning."""
         parameters = _draw_timers(Random(f"timers {seed}"), parameters, long)
         parameters = _draw_limits(Random(f"limits {seed}"), parameters)
         return _draw_options(Random(f"options {seed}"), parameters, simple)
@@ -93,26 +92,21 @@ class DeltaTreePlanning(ProtocolPlanning):
         return parameters
 
     def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
-        """See ProtocolPlanning."""
         logged = random.random() < 0.2
         return self.parameters(delta, {**values, "publication_log": logged})
 
     def required_parameters(self, bugs: Iterable[str]) -> Mapping[str, Any]:
-        """See ProtocolPlanning."""
         return {key: value for bug in sorted(bugs) for key, value in _NEEDED.get(bug, {}).items()}
 
     def can_wait_for_links(self, parameters: DeltaTreeParameters) -> bool:
-        """See ProtocolPlanning."""
         return parameters.legitimacy == "hold" or parameters.switch == "drain"
 
     def in_profile(self, parameters: DeltaTreeParameters, profile: str) -> Any:
-        """See ProtocolPlanning."""
         if profile not in self.profiles:
             return super().in_profile(parameters, profile)
         return parameters.in_profile("paper" if profile == LITERAL else profile)
 
     def counters(self, parameters: DeltaTreeParameters) -> Mapping[str, int]:
-        """See ProtocolPlanning."""
         return {"seeds_telling_duplicates_both_ways": int(parameters.dedupe == "both")}
 
 

@@ -116,11 +116,9 @@ class DeltaTreeChecks(ProtocolChecks):
         self._tags: dict[tuple[int, str], tuple[Tag, ...]] = {}
 
     def client_added(self, client: ClientId, home: int) -> None:
-        """See ProtocolChecks."""
         self._homes[client] = home
 
     def on_joined(self, newcomer: BrokerNumber) -> None:
-        """See ProtocolChecks."""
         for (home, key), tags in self._tags.items():
             if home not in self._tree.present:
                 continue
@@ -131,7 +129,6 @@ class DeltaTreeChecks(ProtocolChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[ClientId, int]]:
-        """See ProtocolChecks."""
         given_up = self._lingering.step(broker, event, effects)
         self._separation.step(broker, event, effects)
         self._note_gates(broker.number, event, effects)
@@ -146,15 +143,12 @@ class DeltaTreeChecks(ProtocolChecks):
         return given_up
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-        """See ProtocolChecks."""
         internals.check_broker(broker, brokers)
 
     def list_rest(self, brokers: Sequence[BrokerView]) -> list[str]:
-        """See ProtocolChecks."""
         return internals.zombies(brokers) + self._durability.describe_stale_rows(brokers)
 
     def can_serve(self, one: BrokerView, other: BrokerView) -> bool:
-        """See ProtocolChecks."""
         return internals.can_serve(one, other)
 
     def _note_event(self, broker: int, event: Event) -> None:

@@ -39,7 +39,6 @@ class DeltaTreeWording(Wording):
     """See Wording."""
 
     def message(self, message: Any) -> str:
-        """See Wording."""
         match message:
             case PublicationCopy(run=run):
                 return f"publication {self.run(run)}"

@@ -139,7 +139,6 @@ class DurableChecks(GryphonChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
-        """See ProtocolChecks."""
         found = super().step(broker, event, effects)
         for client, number in self.lingering.ended:
             if not self._is_kept_at(self.world.oracle.homes.get(client), client, number):
@@ -239,7 +238,6 @@ class DurableChecks(GryphonChecks):
         return [each for each in lines if not each.endswith((" that just arrived", " holds"))]
 
     def restored(self, broker: BrokerView) -> int:
-        """See ProtocolChecks."""
         return len(self._list_restored(broker))
 
     def _list_restored(self, broker: BrokerView) -> list[str]:
@@ -265,7 +263,6 @@ class DurableChecks(GryphonChecks):
         return self._feeding.list_pending(brokers)
 
     def examine(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-        """See GryphonChecks."""
         super().examine(broker, brokers)
         core = broker.protocol
         assert isinstance(core, Durable), f"{core} is no core of durable"

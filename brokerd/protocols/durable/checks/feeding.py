@@ -39,7 +39,6 @@ class FeedingChecks(ProtocolChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
-        """See ProtocolChecks."""
         if type(message := message_of(broker, event)) is Connect:
             assert isinstance(event, MessageReceived), f"{message} by {event}"
             self._had[broker.number, event.peer] = {
@@ -52,7 +51,6 @@ class FeedingChecks(ProtocolChecks):
         return ()
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-        """See ProtocolChecks."""
         core = broker.protocol
         assert isinstance(core, Durable), f"{core} is no core of durable"
         away, catching_up, behind = Mode.AWAY, Mode.CATCHING_UP, self._behind
@@ -93,7 +91,6 @@ class FeedingChecks(ProtocolChecks):
         return found
 
     def list_rest(self, brokers: Sequence[BrokerView]) -> list[str]:
-        """See ProtocolChecks."""
         found = []
         for broker, core in _alive(brokers):
             lanes = [

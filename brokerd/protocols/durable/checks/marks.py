@@ -231,7 +231,6 @@ class DurableMarks:
         self._answered = RisingNumbers()
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
-        """See MarkObserver."""
         if effects:
             self._table.step(MarkStep(broker, event, effects))
         assert isinstance(broker.protocol, Durable), f"{broker.protocol} is no core of durable"

@@ -84,7 +84,6 @@ class MatchChecks(ProtocolChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
-        """See ProtocolChecks."""
         core = broker.protocol
         assert isinstance(core, Durable), f"{core} is no core of durable"
         if type(event) is Started:

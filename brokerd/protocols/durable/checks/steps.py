@@ -59,7 +59,6 @@ class AcknowledgementChecks(ProtocolChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
-        """See ProtocolChecks."""
         if type(event) is not MessageReceived:
             return ()
         message = event.message
@@ -125,7 +124,6 @@ class QuestionChecks(ProtocolChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
-        """See ProtocolChecks."""
         message = message_of(broker, event)
         if _is_anew(event) or type(message) is Decommissioned:
             for key in [each for each in self._requested if each[0] == broker.number]:

@@ -23,7 +23,6 @@ class DurableWording(GryphonWording):
     """See Wording."""
 
     def message(self, message: Any) -> str:
-        """See Wording."""
         match message:
             case Released(cell=cell, through=through):
                 parts = [f"{self.stream(each)}/{self.tick(each, last)}" for each, last in through]

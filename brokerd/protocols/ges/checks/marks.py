@@ -289,6 +289,5 @@ class GesMarks:
         self.counts = self._table.counts
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
-        """See MarkObserver."""
         self._table.step(MarkStep(broker, event, effects))
         self._table.count_statistics(broker)

@@ -76,7 +76,6 @@ class GesPlanning(ProtocolPlanning):
         )
 
     def forget_after_ns(self, parameters: Any) -> int:
-        """See ProtocolPlanning."""
         return int(parameters.purge_ns) * _ROUNDS
 
     def draw_losses(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
@@ -114,7 +113,6 @@ class GesPlanning(ProtocolPlanning):
     def newcomers(
         self, random: Random, topology: Topology, lost: Sequence[str]
     ) -> Sequence[tuple[str, tuple[str, ...]]]:
-        """See ProtocolPlanning."""
         return draw_newcomers(random, topology, lost)
 
 

@@ -63,7 +63,6 @@ class GesChecks(ProtocolChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[ClientId, int]]:
-        """See ProtocolChecks."""
         self._starts.step(broker, event, effects)
         came: dict[tuple[int, Unit, Unit], None] = {}
         if type(event) is MessageReceived and type(event.message) is RoutedPublications:
@@ -102,7 +101,6 @@ class GesChecks(ProtocolChecks):
                 )
 
     def check_settled(self, brokers: Sequence[BrokerView]) -> None:
-        """See ProtocolChecks."""
         cores: dict[BrokerNumber, Any] = {
             broker.number: broker.core for broker in brokers if broker.alive
         }

@@ -24,7 +24,6 @@ class GesWording(Wording):
     """See Wording."""
 
     def message(self, message: Any) -> str:
-        """See Wording."""
         match message:
             case RoutedPublications(run=run, targets=targets):
                 places = " ".join(_unit(target.unit) for target in targets)

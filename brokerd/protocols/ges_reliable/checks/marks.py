@@ -309,7 +309,6 @@ class GesReliableMarks:
         self._after: dict[tuple[BrokerNumber, Any], int] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
-        """See MarkObserver."""
         step = MarkStep(broker, event, effects)
         self._table.step(step)
         self._table.count(self._find_rises(step))

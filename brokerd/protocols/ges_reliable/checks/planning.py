@@ -91,11 +91,9 @@ class GesReliablePlanning(ProtocolPlanning):
         )
 
     def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
-        """See ProtocolPlanning."""
         return super().trial(random, values, delta)
 
     def forget_after_ns(self, parameters: Any) -> int:
-        """See ProtocolPlanning."""
         return int(parameters.purge_ns) * _ROUNDS
 
     def draw_losses(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
@@ -144,7 +142,6 @@ class GesReliablePlanning(ProtocolPlanning):
     def newcomers(
         self, random: Random, topology: Topology, lost: Sequence[str]
     ) -> Sequence[tuple[str, tuple[str, ...]]]:
-        """See ProtocolPlanning."""
         return draw_newcomers(random, topology, lost)
 
     def discovery_ns(self, parameters: Any) -> int:

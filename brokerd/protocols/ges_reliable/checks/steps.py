@@ -63,7 +63,6 @@ class GesReliableChecks(ProtocolChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[ClientId, int]]:
-        """See ProtocolChecks."""
         core: Any = broker.core
         if type(event) is Started and event.lineage and _has_lost_epochs(core):
             self._lineages[broker.number] = event.lineage
@@ -113,14 +112,12 @@ class GesReliableChecks(ProtocolChecks):
         return sum(tuple(key) not in known for key in core.storage.registrations.subscriptions())
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-        """See ProtocolChecks."""
         core: Any = broker.core
         if core.storage is not None and core.storage.log.is_read:
             _check_released(broker, core.storage)
             _check_successors(broker, brokers)
 
     def check_settled(self, brokers: Sequence[BrokerView]) -> None:
-        """See ProtocolChecks."""
         check_client_counts(brokers)
 
     def _check_started(self, broker: BrokerView, client: Peer, message: Subscribed) -> None:
@@ -224,7 +221,6 @@ class GesReliableReach(Reach):
     """See Reach: demands need a path to every storage, as any storage may receive requests."""
 
     def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
-        """See Reach."""
         return self.starts(source) and self.starts(home)
 
     def starts(self, home: BrokerNumber) -> bool:

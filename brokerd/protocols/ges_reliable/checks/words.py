@@ -26,7 +26,6 @@ class GesReliableWording(Wording):
     """See Wording."""
 
     def message(self, message: Any) -> str:
-        """See Wording."""
         match message:
             case Store(run=run):
                 return f"store {self.run(run)}"

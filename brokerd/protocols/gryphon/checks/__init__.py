@@ -23,7 +23,6 @@ class GryphonReach(Reach):
     """
 
     def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
-        """See Reach."""
         if self._parameters.is_total:
             return self._is_whole(home)
         return self._writes(source) and self._writes(home) and super().reaches(source, home)

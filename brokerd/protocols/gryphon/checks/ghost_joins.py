@@ -54,7 +54,6 @@ class JoinChecks(ProtocolChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
-        """See ProtocolChecks."""
         if not self._is_on:
             return ()
         if type(event) is Started:

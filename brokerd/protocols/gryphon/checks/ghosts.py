@@ -134,7 +134,6 @@ class GhostChecks(ProtocolChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
-        """See ProtocolChecks."""
         self._stepped[broker.number] = broker
         if type(event) is Started and event.lineage:
             self._lossy[broker.number] = None  # lost events are silent from now on, and announced

@@ -65,7 +65,6 @@ class HoldingChecks(ProtocolChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
-        """See ProtocolChecks."""
         records = self._records.setdefault(broker.number, {})
         if type(event) is Started:
             records.clear()

@@ -303,7 +303,6 @@ class GryphonMarks:
         self._stated_by: dict[tuple[BrokerNumber, StreamId, int], BrokerNumber] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
-        """See MarkObserver."""
         if not effects and type(event) not in (MessageReceived, RecordsRead):
             return
         self._table.step(MarkStep(broker, event, effects))

@@ -105,7 +105,6 @@ class GryphonPlanning(ProtocolPlanning):
     }
 
     def topology(self, random: Random) -> Topology:
-        """See ProtocolPlanning."""
         return draw_cells(random)
 
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
@@ -163,7 +162,6 @@ class GryphonPlanning(ProtocolPlanning):
         broker: BrokerNumber,
         brokers: Sequence[DiskHolder],
     ) -> bool:
-        """See ProtocolPlanning."""
         return can_restore(topology, parameters, broker, brokers)
 
     def discovery_ns(self, parameters: Any) -> int:

@@ -79,7 +79,6 @@ class GryphonChecks(ProtocolChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
-        """See ProtocolChecks."""
         self._steps[broker.number] = self._steps.get(broker.number, 0) + 1
         for checks in self._each:
             checks.step(broker, event, effects)
@@ -92,7 +91,6 @@ class GryphonChecks(ProtocolChecks):
     def is_in_gap(
         self, gap: Stretch, source: SourceId, sequence: int, *, is_lost_there: bool
     ) -> bool:
-        """See ProtocolChecks."""
         return self.ghosts.is_in_gap(gap, source, sequence, is_lost_there=is_lost_there)
 
     def restored(self, broker: BrokerView) -> int:

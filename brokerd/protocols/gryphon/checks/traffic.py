@@ -90,7 +90,6 @@ class TrafficChecks(ProtocolChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
-        """See ProtocolChecks."""
         received = event.message if type(event) is MessageReceived else None
         self._record_window(broker, event)
         if type(event) is MessageReceived and type(received) is Nack:

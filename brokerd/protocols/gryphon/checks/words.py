@@ -38,7 +38,6 @@ class GryphonWording(Wording):
         self._bases: dict[BrokerNumber, int] = {}
 
     def message(self, message: Any) -> str:
-        """See Wording."""
         match message:
             case Events(start=start, end=end, again=again, onto=onto, run=run):
                 which = ("again" if again else "first") + _describe_receiver(onto)
@@ -90,11 +89,9 @@ class GryphonWording(Wording):
         return f"{self.name(version.broker)}/{version.incarnation}.{version.number}"
 
     def stream(self, stream: StreamId) -> str:
-        """Return the text of a stream."""
         return f"{self.name(stream.broker)}.{stream.publisher}"
 
     def tick(self, stream: StreamId, tick: int) -> str:
-        """Return the text of a tick."""
         if tick <= 1:
             return "begin"
         base = self._bases.setdefault(stream.broker, tick)

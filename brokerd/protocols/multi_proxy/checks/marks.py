@@ -336,7 +336,6 @@ class MultiProxyMarks:
         self._reached: dict[BrokerNumber, int] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
-        """See MarkObserver."""
         if not effects and type(event) in _SILENT:
             return
         self._table.step(MarkStep(broker, event, effects))

@@ -125,7 +125,6 @@ class MultiProxyPlanning(ProtocolPlanning):
         )
 
     def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
-        """See ProtocolPlanning."""
         chosen = super().trial(random, values, delta)
         return replace(chosen, topic_attribute="kind", topics=3)
 

@@ -74,7 +74,6 @@ class MultiProxyChecks(ProtocolChecks):
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[ClientId, int]]:
-        """See ProtocolChecks."""
         if type(event) is Started and event.lineage:
             self._lineages[broker.number] = event.lineage
         for effect in effects:
@@ -336,11 +335,9 @@ class MultiProxyReach(Reach):
     """
 
     def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
-        """See Reach."""
         return self.starts(source) and self.starts(home)
 
     def starts(self, home: BrokerNumber) -> bool:
-        """See Reach."""
         servers = self._servers()
         pairs = [(home, server) for server in servers]
         if self._parameters.ownership != RENDEZVOUS:

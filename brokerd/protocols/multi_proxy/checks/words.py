@@ -41,7 +41,6 @@ class MultiProxyWording(Wording):
     """See Wording; a request is named by access broker and server, a topic by its number."""
 
     def message(self, message: Any) -> str:
-        """See Wording."""
         match message:
             case Servers(reached=reached):
                 return f"reaches {' '.join(map(self.name, reached)) or 'no server'}"
