@@ -109,8 +109,8 @@ async def find_replacement(lab: Lab, broker: str, on: str) -> Replacement:
     """Return the replacement of a broker of the deployment that runs.
 
     Raises:
-        PreflightFailed: nothing is deployed, the broker runs on another host that answers, or hosts
-            that do not answer have other brokers, too.
+        PreflightFailed: nothing is deployed, the broker runs on another host with an agent that
+            answers, or hosts without one have other brokers, too.
         UserError: as `choose_replacement`.
     """
     records = await _read_records(lab)
@@ -119,19 +119,18 @@ async def find_replacement(lab: Lab, broker: str, on: str) -> Replacement:
     hosts = [connector.host for connector in lab.connectors]
     record = records.get(on, next(iter(records.values())))
     found = choose_replacement(record, broker, on, hosts)
+    running, answering = await _list_running(lab, broker)
     silent = [
         f"host {row.host} has {row.broker} and does not answer"
         for row in found.wanted.placement.brokers
-        if row.host not in {host.name for host in hosts}
+        if row.broker != broker and row.host not in answering
     ]
     if silent:
         raise PreflightFailed(*silent, f"to replace {broker}, all other brokers must be up")
-    if found.former != on:
-        running = [name for name in await _list_running(lab, broker) if name != on]
-        if running:
-            raise PreflightFailed(
-                f"{broker} runs on host {running[0]}; end it first: `pubsubctl inject kill {broker}`"
-            )
+    if found.former != on and running:
+        raise PreflightFailed(
+            f"{broker} runs on host {running[0]}; end it first: `pubsubctl inject kill {broker}`"
+        )
     return found
 
 
@@ -139,13 +138,14 @@ async def record_replacement(lab: Lab, found: Replacement) -> None:
     """Record the new place on all hosts, and stop the broker's process on others."""
     records = await _read_records(lab)
     topology = toml_text(found.wanted.topology.to_mapping())
+    running, _ = await _list_running(lab, found.placed.broker)
 
     async def write(connector: Connector) -> None:
         name = connector.host.name
         if name in records:
             content = {**records[name], "placement": found.record["placement"]}
             await connector.write_deployment(content, topology)
-        if name != found.placed.host and name in await _list_running(lab, found.placed.broker):
+        if name != found.placed.host and name in running:
             async with connector.open_agent() as agent:
                 await agent.stop(found.placed.broker)
 
@@ -166,18 +166,20 @@ async def _read_records(lab: Lab) -> dict[str, Mapping[str, Any]]:
     return {name: found[name] for name in names if name in found}
 
 
-async def _list_running(lab: Lab, broker: str) -> list[str]:
-    """Return the hosts with an agent that has a running process of the broker."""
-    found: list[str] = []
+async def _list_running(lab: Lab, broker: str) -> tuple[list[str], list[str]]:
+    """Return the hosts with a running process of the broker, and all with an agent that answers."""
+    running: list[str] = []
+    answering: list[str] = []
 
     async def look(connector: Connector) -> None:
         try:
             async with connector.open_agent() as agent:
                 processes = (await agent.status())["processes"]
         except (ControlError, Unreachable):
-            return  # no agent of ours, or none that answers
+            return
+        answering.append(connector.host.name)
         if processes.get(broker, {}).get("state") == "running":
-            found.append(connector.host.name)
+            running.append(connector.host.name)
 
     await lab.on_all(look)
-    return sorted(found)
+    return sorted(running), sorted(answering)
