@@ -10,7 +10,7 @@ Paper: none; [GD02] §4 leaves replicated logging disks to others.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
@@ -24,6 +24,10 @@ from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.files import shown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.inventory.inventory import Host
+
+REPLACEMENTS: Final = "replacements"
+"""Key of the number of replaced brokers; the record with the highest has the present places."""
+_OF_PLACES: Final = ("placement", REPLACEMENTS)
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,12 @@ def choose_replacement(
         raise UserError(f"host {on}: brokers listen on an IP; give it a bench_address")
     placed = PlacedBroker(broker, on, free[0], ip=host.bench_address)
     rows = tuple(placed if row.broker == broker else row for row in placement.brokers)
-    moved = replace(placement, brokers=rows).to_mapping()
-    return Replacement({**record, "placement": moved}, placed, before.host)
+    content = {
+        **record,
+        "placement": replace(placement, brokers=rows).to_mapping(),
+        REPLACEMENTS: record.get(REPLACEMENTS, 0) + 1,
+    }
+    return Replacement(content, placed, before.host)
 
 
 def _check_copies(record: Mapping[str, Any], broker: str) -> None:
@@ -117,7 +125,7 @@ async def find_replacement(lab: Lab, broker: str, on: str) -> Replacement:
     if not records:
         raise nothing_deployed(lab.inventory)
     hosts = [connector.host for connector in lab.connectors]
-    record = records.get(on, next(iter(records.values())))
+    record = max(records.values(), key=lambda each: each.get(REPLACEMENTS, 0))
     found = choose_replacement(record, broker, on, hosts)
     running, answering = await _list_running(lab, broker)
     silent = [
@@ -142,8 +150,12 @@ async def record_replacement(lab: Lab, found: Replacement) -> None:
 
     async def write(connector: Connector) -> None:
         name = connector.host.name
-        if name in records:
-            content = {**records[name], "placement": found.record["placement"]}
+        content = dict(records.get(name, {}))
+        if not content and name == found.placed.host:
+            program = await connector.transport.program()
+            content = {**found.record, "host": name, "program": program}
+        if content:
+            content |= {key: found.record[key] for key in _OF_PLACES if key in found.record}
             await connector.write_deployment(content, topology)
         if name != found.placed.host and name in running:
             async with connector.open_agent() as agent:
