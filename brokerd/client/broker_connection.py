@@ -100,7 +100,7 @@ class BrokerConnection:
         self._was_attached = self._has_attached = False
         self._refusal = ""
         self._redirect: tuple[str, ...] = ()
-        # A restarted client may have its broker at any of the addresses.
+        # A restarted client, or a replaced broker: it may be at any of the addresses.
         self._seeks_home = core.attachment.home is not None and bool(core.attachment.home.broker)
         self._retries: list[int] = []
 
@@ -125,12 +125,13 @@ class BrokerConnection:
 
     def _next_step(self, why: str | None) -> Attempt | AllRefused:
         """Return the next step after the end of a session, or after a failed attempt."""
-        may_leave = self.core.can_leave or self._seeks_home
         if self._refusal:
+            may_leave = self.core.can_leave or self._seeks_home
             return self.brokers.on_refusal(self._refusal, may_leave=may_leave)
         if self._was_attached:
             return self.brokers.on_lost()
-        return self.brokers.failed(may_leave=may_leave, spoken=why is None)
+        self._seeks_home = True
+        return self.brokers.failed(may_leave=True, spoken=why is None)
 
     def _leave_broker(self) -> None:
         if not self.core.can_leave:

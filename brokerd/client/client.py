@@ -80,9 +80,10 @@ async def connect(
       the publications, from the client's position; and only the end of a subscription must be
       confirmed first.
 
-    Otherwise the client tries its broker until that is back, and nothing is lost or delivered
-    twice. `move` is for applications that prefer to continue without the publications of an
-    unreachable broker. A broker of a list must be of the same deployment as the broker before.
+    Otherwise the client tries its broker until that is back, at any of the addresses, and nothing
+    is lost or delivered twice. `move` is for applications that prefer to continue without the
+    publications of an unreachable broker. A broker of a list must be of the same deployment as the
+    broker before.
 
     A broker may redirect a client to another broker. If that broker is in the list, or in
     `elsewhere`, the client moves by itself: it ends its session first, and keeps its identity. A

@@ -75,6 +75,7 @@ VERBS: Final = (
     Verb("subscribe", "subscribe:subscribe", _OPERATE),
     Verb("subscriptions", "subscriptions:app", _OPERATE),
     Verb("retention", "retention:app", _OPERATE),
+    Verb("replace", "deployment:replace_broker", _OPERATE),
     Verb("decommission", "deployment:decommission", _OPERATE),
     Verb("certificate", "certificate:certificate", _OPERATE),
     Verb("down", "deployment:down", _OPERATE),

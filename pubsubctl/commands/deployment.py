@@ -1,4 +1,4 @@
-"""`deploy`, `decommission` and `down`: start, reduce and stop a deployment."""
+"""`deploy`, `replace`, `decommission` and `down`: start, mend, reduce and stop a deployment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -270,6 +270,76 @@ def _result(deployment: "Deployment", rolled: "RollOutcome") -> Result:
             "placement": wanted.placement.to_mapping(),
         },
         text=text,
+    )
+
+
+def replace_broker(
+    context: typer.Context,
+    broker: Annotated[str, typer.Argument(help="The broker that never returns to its host.")],
+    on: Annotated[
+        str, typer.Option("--on", metavar="HOST", help="Continue the broker on this host.")
+    ],
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            min=1,
+            help="Wait for this time until brokers are ready.",
+        ),
+    ] = 60.0,
+) -> Result:
+    """Continue a broker that never returns on another host, from its replicas.
+
+    The broker needs `replicas` of 2 or more (gryphon, durable). It loses nothing that was
+    acknowledged. All other brokers must be up. Clients need its new address. A process of the
+    former host that returns is refused by the others. The command is repeatable.
+    """
+    from pubsubctl.console.interruption import Interruption, run_interruptibly
+    from pubsubctl.deployment.deploy import run_deployment
+    from pubsubctl.deployment.replacement import (
+        Replacement,
+        find_replacement,
+        record_replacement,
+    )
+    from pubsubctl.hosts.hosts import Lab
+
+    call = invocation(context)
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    purpose = f"replace {broker}"
+
+    async def work(interruption: Interruption) -> Replacement:
+        with call.console.progress() as progress:
+            async with lab.open():
+                with interruption.stoppable():
+                    await lab.without_unreachable()
+                    await lab.install()
+                async with lab.lock(purpose):
+                    found = await find_replacement(lab, broker, on)
+                    if call.dry_run:
+                        return found
+                    await record_replacement(lab, found)
+                    async with run_deployment(
+                        *(lab, found.wanted, progress, interruption),
+                        purpose=purpose,
+                        timeout_s=timeout,
+                        may_change=True,
+                    ):
+                        return found
+
+    again = f"`pubsubctl replace {broker} --on {on}` resumes"
+    found = run_interruptibly(work, call.console, when_not_waiting=again)
+    verb = "would continue" if call.dry_run else "continues"
+    return Result(
+        document={
+            "schema": "pubsubctl/replace/1",
+            "broker": broker,
+            "host": found.placed.host,
+            "address": found.placed.address,
+            "replaced": not call.dry_run,
+        },
+        text=f"{broker} {verb} on host {on}, at {found.placed.address}",
     )
 
 

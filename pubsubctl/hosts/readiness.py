@@ -121,8 +121,8 @@ async def _broker_status(deployment: Deployment, name: str) -> "ProbeAnswer | st
 
 async def _fail_if_ended(deployment: Deployment) -> None:
     problems: list[str] = []
-    present = {row.broker for row in deployment.brokers}
     for host, agent in deployment.agents.items():
+        present = {row.broker for row in deployment.brokers if row.host == host}
         for name, row in (await agent.status())["processes"].items():
             if name in present and row["role"] == "broker" and row["state"] != "running":
                 log = Path(row.get("log_folder", "")) / "stderr.log"

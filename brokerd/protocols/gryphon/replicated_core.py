@@ -95,6 +95,8 @@ class ReplicatedCore(CoreWrapper):
         copies: the copies of other brokers' states here.
         state: the writes of this broker; None at a broker without clients, which has no replicas.
         restoration: the restoration of lost state; None while there is none.
+        serves: clients are served. A broker that lost its disk would refuse a publisher for good,
+            if the publisher returned before a neighbour has proved the loss.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class ReplicatedCore(CoreWrapper):
             ]
         )
         self.restoration: Restoration | None = None
+        self.serves = self.state is None
         self._now_ns: Instant = 0
         self._effects: list[Effect] = []
         self._started: Started
@@ -199,7 +202,8 @@ class ReplicatedCore(CoreWrapper):
                 idle_reasons=(self.restoration.describe_wait(),),
             )
         status = self.core.status()
-        waits = state.describe_wait() if state is not None and state.lag() else ""
+        is_waiting = state is not None and (state.lag() or self._deferred)
+        waits = state.describe_wait() if state is not None and is_waiting else ""
         return replace(status, idle_reasons=(*status.idle_reasons, waits)) if waits else status
 
     def detail(self) -> Mapping[str, Any]:
@@ -222,8 +226,8 @@ class ReplicatedCore(CoreWrapper):
     # ------------------------------------------------------------ the core
 
     def _step(self, event: Event) -> None:
-        """Pass an event to the core, or queue the event during a restoration."""
-        if self.restoration is not None:
+        """Pass an event to the core; queue it during a restoration, a client's before service."""
+        if self.restoration is not None or (_is_of_client(event) and not self.serves):
             self._defer(event)
             return
         effects = self.core.handle(event, self._now_ns)
@@ -356,6 +360,18 @@ class ReplicatedCore(CoreWrapper):
         self._sessions[peer] = _Session(event.session, event.incarnation)
         self._deadlines.cancel(peer)
         self._announce_copy(peer)
+        if self.restoration is None and not self.serves:
+            self._begin_service()
+
+    def _begin_service(self) -> None:
+        """Serve clients once sessions with a majority of the disks have proved no loss.
+
+        Without these replicas, nothing that clients send would be acknowledged.
+        """
+        assert self.state is not None, "a broker without clients serves none"
+        self.serves = self.state.is_majority(self._sessions)
+        if self.serves:
+            self._pass_deferred()
 
     def _on_lost(self, event: SessionLost) -> None:
         peer = event.peer
@@ -492,6 +508,16 @@ class ReplicatedCore(CoreWrapper):
         elif following is not None:
             self._send(peer, following)
 
+    def _pass_deferred(self) -> None:
+        """Pass the queued events to the core; a client's stay queued before service."""
+        deferred, self._deferred = self._deferred, []
+        for each in deferred:
+            try:
+                self._step(each)
+            except RemoteProtocolError as error:
+                assert isinstance(each, MessageReceived), f"{each} was refused"
+                self._effects.append(CloseSession(each.peer, error.reason))
+
     # ------------------------------------------------------------ disk
 
     def _read_all(self, effects: Sequence[Effect]) -> None:
@@ -605,17 +631,18 @@ class ReplicatedCore(CoreWrapper):
         details = {"replica": restoration.source, "rows": len(restoration.rows)}
         records = sum(ends.next - ends.first for ends in logs.values())
         self._effects.append(Record(STATE_RESTORED, {**details, "records": records}))
+        self.serves = True  # sessions with more replicas than a majority needs are established
         self._begin(rows, logs, restoration.lineage, recovering=True)
-        deferred, self._deferred = self._deferred, []
-        for each in deferred:
-            try:
-                self._step(each)
-            except RemoteProtocolError as error:
-                assert isinstance(each, MessageReceived), f"{each} was refused"
-                self._effects.append(CloseSession(each.peer, error.reason))
+        self._pass_deferred()
         assert self.state is not None, "restored without a state to copy"
         self._stated |= restoration.answers
         self._fill_stated()
+
+
+def _is_of_client(event: Event) -> bool:
+    """Return True for an event of a session with a client."""
+    of_session = isinstance(event, SessionEstablished | MessageReceived | SessionLost)
+    return of_session and isinstance(event.peer, str)
 
 
 def _truncate(logs: Mapping[str, LogEnds]) -> list[Effect]:

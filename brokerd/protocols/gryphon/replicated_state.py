@@ -10,7 +10,7 @@ required that every acknowledged write is in at least a single answer.
 Paper: none; [GD02] §4 leaves replicated logging disks to others.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -176,6 +176,10 @@ class ReplicatedState:
         return sorted(self.held.values(), reverse=True)[self._others - 1]
 
     # ------------------------------------------------------------ replicas
+
+    def is_majority(self, peers: Collection[BrokerNumber]) -> bool:
+        """Return True if this disk and those of these brokers are a majority."""
+        return sum(peer in peers for peer in self.brokers) >= self._others
 
     def on_session_end(self, peer: BrokerNumber) -> None:
         """Forget the copy of a replica until the next session."""

@@ -386,6 +386,27 @@ def test_a_session_that_began_and_ended_during_a_restoration_is_not_seen_by_the_
     assert [each.session for each in seen if isinstance(each, MessageReceived)] == [2]
 
 
+def test_clients_are_served_once_sessions_with_a_majority_prove_no_loss() -> None:
+    """An owner without its disk would refuse a publisher for good that it does not know."""
+    seen: list[Event] = []
+    owner, _ = started_owner()
+    owner.watch = lambda event, _: seen.append(event)
+    for event in (
+        SessionEstablished("lost", 1, 1),
+        SessionLost("lost", 1, "closed_by_peer"),
+        SessionEstablished("client", 2, 1),
+        MessageReceived("client", 2, WindowProbe(0, False, 1)),
+        SessionEstablished(3, 1, 1),
+    ):
+        owner.handle(event, 0)
+    assert seen == [SessionEstablished(3, 1, 1)], "broker 3 is no replica"
+    owner.handle(SessionEstablished(1, 1, 1), 0)
+    assert [each.session for each in seen[2:]] == [2, 2]  # type: ignore[union-attr]
+    owner.handle(SessionLost(1, 1, "closed_by_peer"), 0)
+    owner.handle(SessionEstablished("next", 3, 1), 0)
+    assert seen[-1] == SessionEstablished("next", 3, 1)
+
+
 def test_a_write_of_a_majority_of_five_disks_is_on_two_replicas() -> None:
     state = ReplicatedState(OWNER, (1, 2, 3, 4), 5)
     for peer, position, confirmed in ((3, 9, 0), (1, 4, 4), (2, 7, 7), (4, 8, 8)):
