@@ -19,6 +19,7 @@ from results.witnesses.rows import Rows
 
 _JITTER_NS = 1_000_000
 """A line of statistics is stamped within that time of its counts."""
+_MALFORMED = (ConfigError, AttributeError, KeyError, TypeError, ValueError)
 
 
 def doubts_about_counters(folder: RunFolder, rows: Rows) -> Iterator[str]:
@@ -83,11 +84,15 @@ def _check_names(folder: RunFolder, brokers: Sequence[ProcessFolder]) -> Iterato
 
 def _names(folder: RunFolder) -> Mapping[str, frozenset[str]]:
     """Return the names of the core's counters, for each protocol on the topology of a run."""
-    found = {}
+    found: dict[str, frozenset[str]] = {}
+    try:
+        topology = read_topology(folder.topology, TOPOLOGY)
+    except _MALFORMED:
+        return found
     for protocol in DEFINITIONS:
         try:
-            found[protocol] = core_counters(read_topology(folder.topology, TOPOLOGY), protocol)
-        except (ConfigError, AttributeError, KeyError, TypeError, ValueError):
+            found[protocol] = core_counters(topology, protocol)
+        except _MALFORMED:
             continue
     return found
 

@@ -96,14 +96,14 @@ class ProcessFolder:
     name: str
     path: Path
 
-    @property
+    @cached_property
     def place(self) -> str:
         """The folder's name from the run's folder."""
         return f"raw/{self.host}/{self.name}"
 
     def has(self, name: str) -> bool:
         """Return whether the process left this file."""
-        return (self.path / name).is_file()
+        return self.run.has(f"{self.place}/{name}")
 
     def lines(self, name: str) -> tuple[Line, ...]:
         """Return the JSON lines of one file."""
@@ -155,10 +155,14 @@ class RunFolder:
     timeline: Timeline
     unreadable: dict[str, str] = field(default_factory=dict)
     _read: dict[str, Any] = field(default_factory=dict)
+    _has: dict[str, bool] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
         """Return whether the folder has this file."""
-        return (self.path / name).is_file()
+        found = self._has.get(name)
+        if found is None:
+            found = self._has[name] = (self.path / name).is_file()
+        return found
 
     def lines(self, name: str) -> tuple[Line, ...]:
         """Return the JSON objects of a file with one object per line, without a torn last line."""
