@@ -35,6 +35,7 @@ def _record_elsewhere(project: Path, **more: Any) -> None:
         (("clock", "sample"), 4, "status"),
         (("certificate", "till"), 4, "status"),
         (("decommission", "b1", "--yes"), 4, "status"),
+        (("replace", "b1", "--on", "h1"), 4, "status"),
     ],
 )
 def test_a_command_without_a_deployment_names_those_of_other_inventories(

@@ -95,8 +95,9 @@ class ReplicatedCore(CoreWrapper):
         copies: the copies of other brokers' states here.
         state: the writes of this broker; None at a broker without clients, which has no replicas.
         restoration: the restoration of lost state; None while there is none.
-        serves: clients are served. A broker that lost its disk would refuse a publisher for good,
-            if the publisher returned before a neighbour has proved the loss.
+        serves: clients are served, once sessions with a majority of the disks have proved no loss.
+            A broker that lost its disk would refuse a publisher for good that returns before.
+            Without these replicas nothing that clients send would be acknowledged.
     """
 
     def __init__(
@@ -227,7 +228,7 @@ class ReplicatedCore(CoreWrapper):
 
     def _step(self, event: Event) -> None:
         """Pass an event to the core; queue it during a restoration, a client's before service."""
-        if self.restoration is not None or (_is_of_client(event) and not self.serves):
+        if self.restoration is not None or (not self.serves and _is_of_client(event)):
             self._defer(event)
             return
         effects = self.core.handle(event, self._now_ns)
@@ -360,15 +361,8 @@ class ReplicatedCore(CoreWrapper):
         self._sessions[peer] = _Session(event.session, event.incarnation)
         self._deadlines.cancel(peer)
         self._announce_copy(peer)
-        if self.restoration is None and not self.serves:
-            self._begin_service()
-
-    def _begin_service(self) -> None:
-        """Serve clients once sessions with a majority of the disks have proved no loss.
-
-        Without these replicas, nothing that clients send would be acknowledged.
-        """
-        assert self.state is not None, "a broker without clients serves none"
+        if self.restoration is not None or self.serves or self.state is None:
+            return
         self.serves = self.state.is_majority(self._sessions)
         if self.serves:
             self._pass_deferred()
@@ -641,8 +635,9 @@ class ReplicatedCore(CoreWrapper):
 
 def _is_of_client(event: Event) -> bool:
     """Return True for an event of a session with a client."""
-    of_session = isinstance(event, SessionEstablished | MessageReceived | SessionLost)
-    return of_session and isinstance(event.peer, str)
+    if isinstance(event, SessionEstablished | MessageReceived | SessionLost):
+        return isinstance(event.peer, str)
+    return False
 
 
 def _truncate(logs: Mapping[str, LogEnds]) -> list[Effect]:
