@@ -54,6 +54,15 @@ class Replacement:
             Placement.from_mapping(self.record["placement"]),
         )
 
+    def to_mapping(self) -> dict[str, Any]:
+        """Return a mapping for --json."""
+        return {
+            "schema": "pubsubctl/replace/1",
+            "broker": self.placed.broker,
+            "host": self.placed.host,
+            "address": self.placed.address,
+        }
+
 
 def choose_replacement(
     record: Mapping[str, Any], broker: str, on: str, hosts: Sequence[Host]
