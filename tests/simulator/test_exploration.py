@@ -90,7 +90,7 @@ PROMPT_TWINS = (
 )
 
 
-@pytest.mark.parametrize("world", PROMPT_TWINS, ids=lambda world: f"{world.protocol}-{world.faults}")
+@pytest.mark.parametrize("world", PROMPT_TWINS, ids=lambda each: f"{each.protocol}-{each.faults}")
 def test_a_search_without_lag_reaches_the_same_ends_with_and_without_reduction(
     world: SmallWorld,
 ) -> None:

@@ -159,7 +159,7 @@ class WorldOptions:
         bool,
         _world_option(
             "--lag/--no-lag",
-            help="Let clients and disks lag. If not, they act at once, but not where a fault is next.",
+            help="Let clients and disks act at any moment, or at once; see `help simulation`.",
         ),
     ] = True
     delay_bound: Annotated[
