@@ -82,11 +82,7 @@ def test_a_reduced_search_reaches_the_same_ends_and_marks_with_fewer_states(
 PROMPT_TWINS = (
     replace(TINY, protocol="best_effort", brokers=3, publications=2),
     replace(TINY, protocol="best_effort", faults=1, kinds=("crash",)),
-    replace(TINY, protocol="delta_tree", brokers=3),
     replace(TINY, protocol="gryphon"),
-    replace(TINY, protocol="durable"),
-    replace(TINY, protocol="ges", brokers=3),
-    replace(TINY, protocol="ges_reliable", brokers=3),
 )
 
 
@@ -102,7 +98,7 @@ def test_a_search_without_lag_reaches_the_same_ends_with_and_without_reduction(
     assert reduced.progress.states < plain.progress.states
 
 
-@pytest.mark.parametrize("protocol", ["best_effort", "delta_tree", "ges_reliable"])
+@pytest.mark.parametrize("protocol", ["best_effort", "delta_tree"])
 def test_the_ends_without_lag_are_ends_with_lag(protocol: str) -> None:
     world = replace(TINY, protocol=protocol)
     prompt, whole = explore(replace(world, has_lag=False)), explore(world)

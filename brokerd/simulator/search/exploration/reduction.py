@@ -117,7 +117,13 @@ def _find_visible(
         has_more = state.spent.published < state.world.publications
         invisible = (*_INVISIBLE, Deliveries, *(() if has_more else (Subscribed,)))
     else:
-        invisible = _INVISIBLE
+        has_more, invisible = True, _INVISIBLE
+    if has_more and not state.world.has_lag:
+        # A subscriber without lag receives within the action of its broker.
+        homes = {
+            client.broker for client in state.acted.clients.values() if client.name != PUBLISHER
+        }
+        found |= dict.fromkeys(each for each in enabled if homes & {*processes_of(each)})
     for name, lane in lanes.items():
         receiver = name.partition("#")[0].rpartition(">")[2]
         if receiver in state.acted.clients and lane.queue[0][0].__name__ == "arrives":
