@@ -92,8 +92,7 @@ def _report(found: Progress, request: ExplorationRequest, cpu_s: float) -> Resul
         f"{per_s:,.0f} transitions/s, {memory >> 20:,} MB",
     ]
     if found.is_complete and unreached:
-        reach = f"not reached {' and '.join(bounds)}" if bounds else "out of reach in this world"
-        lines.append(f"{reach}: {', '.join(unreached)}")
+        lines.append(f"marks not reached: {', '.join(unreached)}")
     path = _write(request, finding) if finding is not None else None
     if finding is not None:
         lines.append(

@@ -94,7 +94,7 @@ def test_a_search_without_lag_reaches_the_same_ends_with_and_without_reduction(
     reduced, plain = explore(prompt), explore(prompt, reduced=False)
     assert reduced.progress.is_complete
     assert reduced.ends == plain.ends
-    assert reduced.progress.marks.keys() == plain.progress.marks.keys()
+    assert plain.progress.marks.keys() <= reduced.progress.marks.keys()
     assert reduced.progress.states < plain.progress.states
 
 
@@ -128,7 +128,7 @@ def test_a_delay_bound_covers_a_part_of_the_world() -> None:
     world = replace(TINY, protocol="best_effort")
     bounded, whole = explore(world, delays=0), explore(world, reduced=False)
     assert bounded.progress.is_complete
-    assert bounded.ends.keys() < whole.ends.keys()
+    assert {each[:16] for each in bounded.fingerprints} < whole.fingerprints
 
 
 LEAVES = (

@@ -333,7 +333,7 @@ class Exploration:
         self, state: WorldState, parent: int, path: Sequence[Action], sleep: Sleep, delays: int
     ) -> int:
         """Schedule the expansion of the result of a path; return the number of the state."""
-        fingerprint = self._fingerprints.of(state)
+        plain = fingerprint = self._fingerprints.of(state)
         if self._bounded:
             fingerprint += state.digest_order()
         number = self._numbers.get(fingerprint)
@@ -351,7 +351,7 @@ class Exploration:
         self.progress.depth = max(self.progress.depth, depth)
         self._schedule(_Task(number, None, sleep, None, delays))
         if state.is_late():
-            self._add_end(state, fingerprint)
+            self._add_end(state, plain)
         found = self._fault_of(state)
         if found is not None:
             self.progress.finding = Finding(*found, self._history(number))
