@@ -129,7 +129,11 @@ class DurableWrites:
             DiskFailed: `write` failed for another cause.
             BrokerMustEnd: the state folder was deleted or replaced.
         """
-        await self._repeat(write, size_bytes, thread)
+        try:
+            await self._repeat(write, size_bytes, thread)
+        except StorageCorrupt:
+            self._check()  # a file that is gone with its folder has the folder's cause
+            raise
         self._check()
         await self._linger()
 
