@@ -65,6 +65,8 @@ RESTORING: Final = "restoring"
 """Key of the mark that the disk has a part of a restored state, in place of its older state."""
 _OFFSET: Final = "offset."
 """Key of the difference between the core's index of a record and the disk's, per log."""
+_OWNER: Final = "owner."
+"""Key of the latest incarnation of an owner that this replica has stated a copy to, per owner."""
 _OWN_TOKENS: Final = 1 << 40
 """Tokens of the wrapper are higher, and the core's are lower."""
 
@@ -137,6 +139,7 @@ class ReplicatedCore(CoreWrapper):
         self._when_durable: dict[int, Callable[[], None]] = {}
         self._next_token = _OWN_TOKENS
         self._offsets: dict[str, int] = {}
+        self._owners: dict[BrokerNumber, int] = {}
         self._has_lineage = False
         self._has_dialled = False
         self._writes_sent = 0
@@ -278,6 +281,11 @@ class ReplicatedCore(CoreWrapper):
     def _on_started(self, event: Started) -> None:
         self._started = event
         rows = event.recovered.get(REPLICATION, {})
+        self._owners = {
+            int(key.removeprefix(_OWNER)): incarnation
+            for key, incarnation in rows.items()
+            if key.startswith(_OWNER)
+        }
         self._has_lineage = rows.get(COPIES_LINEAGE, 0) == event.lineage
         self._read_all(self.copies.recover(event.logs[COPIES], is_valid=self._has_lineage))
         if not self._has_lineage:
@@ -348,8 +356,32 @@ class ReplicatedCore(CoreWrapper):
             self._announce_copy(peer)
 
     def _announce_copy(self, peer: BrokerNumber) -> None:
-        if self._has_lineage and self.copies.is_read and peer in self.copies.owners:
+        is_last = self._owners.get(peer) == self._sessions[peer].incarnation
+        if self._has_lineage and self.copies.is_read and is_last:
             self._send(peer, self.copies.state_of(peer))
+
+    def _admit_owner(self, peer: BrokerNumber, session: _Session) -> bool:
+        """Return True if no later process of an owner has had a session here.
+
+        The latest incarnation is durable before the owner receives the state of its copy. So a
+        process that restores its state excludes an earlier one, which may run on another host.
+        """
+        known = self._owners.get(peer, 0)
+        if session.incarnation < known:
+            reason = f"incarnation {session.incarnation} of an owner, after {known}"
+            self._effects.append(CloseSession(peer, reason))
+            return False
+        if session.incarnation > known:
+            change = Change(REPLICATION, f"{_OWNER}{peer}", session.incarnation)
+            action = partial(self._state_to, peer, session)
+            self._effects.append(Commit((change,), self._when(action)))
+        return True
+
+    def _state_to(self, peer: BrokerNumber, session: _Session) -> None:
+        """State its copy to an owner, whose incarnation is durable."""
+        self._owners[peer] = max(self._owners.get(peer, 0), session.incarnation)
+        if self._sessions.get(peer) == session:
+            self._announce_copy(peer)
 
     # ------------------------------------------------------------ sessions
 
@@ -358,7 +390,10 @@ class ReplicatedCore(CoreWrapper):
         self._step(event)
         if isinstance(peer, str):
             return
-        self._sessions[peer] = _Session(event.session, event.incarnation)
+        session = _Session(event.session, event.incarnation)
+        if peer in self.copies.owners and not self._admit_owner(peer, session):
+            return
+        self._sessions[peer] = session
         self._deadlines.cancel(peer)
         self._announce_copy(peer)
         if self.restoration is not None or self.serves or self.state is None:
