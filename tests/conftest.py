@@ -118,13 +118,16 @@ def spark() -> "Iterator[SparkSession]":
 
     Commands that tests of the same process run afterwards use this session too.
     """
-    from results.checker.spark import spark_session
+    from results.checker.spark import SMALL_PLANS, spark_session
 
     with (
         spark_session("tests", master="local[2]") as session,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr("results.checker.spark.spark_session", lambda *_, **__: nullcontext(session))
+        # Also outside of `plan_for`: all tables of tests are small.
+        for name, value in SMALL_PLANS.items():
+            session.conf.set(name, value)
         # Java has it. Later tests of this process start modules of tests from the current folder.
         patch.delenv("PYTHONSAFEPATH")
         yield session
@@ -171,7 +174,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _draw_bugs(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the rows of named bugs that this run does not plant."""
+    """Deselect the rows of named bugs that this run does not plant, and cases of sampled tests."""
     tests: dict[str, dict[str, set[str]]] = {}
     for item in items:
         for mark in item.iter_markers("drawn"):
@@ -182,6 +185,8 @@ def _draw_bugs(config: pytest.Config, items: list[pytest.Item]) -> None:
     seed, changed = config.option.draw_bugs, config.option.draw_bugs_changed
     taken = {row for rows in tests.values() for row in drawn.drawn_rows(rows, seed, changed)}
     left = [item for item in items if any(item.iter_markers("drawn")) and item.nodeid not in taken]
+    sampled = [item for item in items if any(item.iter_markers("sampled"))]
+    left += [item for item in sampled if not drawn.is_drawn(item.nodeid, seed)]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in {*left}]
 
@@ -189,7 +194,7 @@ def _draw_bugs(config: pytest.Config, items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Exempt lasting objects from garbage collection, which saves a tenth of the time."""
     gc.freeze()
-    gc.set_threshold(20_000)
+    gc.set_threshold(100_000, 20, 20)
     gc.enable()
 
 

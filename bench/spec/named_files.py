@@ -23,7 +23,7 @@ def project_of(folder: Path) -> Path | None:
     return next((each for each in (whole, *whole.parents) if (each / PROJECT_FILE).is_file()), None)
 
 
-def folders_of(packaged: Path, beside: Path | None = None) -> list[Path]:
+def folders_of(packaged: Path, beside: Path | None) -> list[Path]:
     """Return the folders in which bare names are looked up, in this order.
 
     Args:
@@ -42,7 +42,7 @@ def find_named_file(name: str, packaged: Path, beside: Path | None = None) -> Pa
     return next((path for path in _candidates(name, packaged, beside) if path.is_file()), None)
 
 
-def names_in(packaged: Path, beside: Path | None = None) -> list[str]:
+def names_in(packaged: Path, beside: Path | None) -> list[str]:
     """Return the bare names of all files, project files first."""
     names: list[str] = []
     for folder in folders_of(packaged, beside):

@@ -229,7 +229,7 @@ def _list_intended_times(spec: ExperimentSpec, plan: PublisherPlan, stage: Stage
 
 
 def _count_by_set(
-    spec: ExperimentSpec, plan: PublisherPlan, published: int, sets: int, earlier: int = 0
+    spec: ExperimentSpec, plan: PublisherPlan, published: int, sets: int, earlier: int
 ) -> Mapping[int, float]:
     """Return the number of publications with each attribute set.
 

@@ -79,7 +79,7 @@ def is_possible() -> bool:
     return platform.system() == "Linux" and platform.machine() == "x86_64"
 
 
-def keep_synced(folder: Path, kept: Path | None, disk: Disk | None = None) -> None:
+def keep_synced(folder: Path, kept: Path | None, disk: Disk | None) -> None:
     """Start a keeper that copies synced files of this process in `folder` to `kept`.
 
     The keeper continues after an exec of this process.

@@ -327,7 +327,7 @@ def _redirect(output_folder: str | None) -> None:
         os.close(target)
 
 
-def _close_inherited(keep: int = -1) -> None:
+def _close_inherited(keep: int) -> None:
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != keep:
             try:

@@ -81,7 +81,7 @@ class PrimaryTree(OverlayGraph):
         return tuple(map(self.topology.brokers.index, self.topology.left))
 
 
-def graph_of(topology: Topology, kind: str = "") -> OverlayGraph:
+def graph_of(topology: Topology, kind: str) -> OverlayGraph:
     """Return an overlay of a topology; the first, unless another kind is named."""
     kind = kind or topology.kind
     return PrimaryTree(topology) if kind == TREE else OverlayGraph(topology, kind)

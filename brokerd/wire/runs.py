@@ -67,7 +67,7 @@ def encode_run(run: PublicationRun) -> bytes:
     return ARRAYS[len(items)] + b"".join(items)
 
 
-def begin_one(source: SourceId, origins: int = 0) -> bytes:
+def begin_one(source: SourceId, origins: int) -> bytes:
     """Return the header of a run of one publication, up to its sequence number."""
     items = _FIXED + 1 + _PER_ORIGIN * origins
     return ARRAYS[items] + b"".join([INTEGERS[part] for part in source])

@@ -114,7 +114,7 @@ def decode_strict_pair(data: bytes | memoryview) -> tuple[Any, int, Any]:
     return first, end, second
 
 
-def check_plain(value: Any, where: str = "value") -> None:
+def check_plain(value: Any, where: str) -> None:
     """Check that `value` consists of values that text-keyed maps allow: JSON's kinds, and bytes.
 
     Raises:

@@ -291,17 +291,13 @@ def replace_broker(
 ) -> Result:
     """Continue a broker that never returns on another host, from its replicas.
 
-    The broker needs `replicas` of 2 or more (gryphon, durable). It loses nothing that was
-    acknowledged. All other brokers must be up. Clients need its new address. A process of the
-    former host that returns is refused by the others. The command is repeatable.
+    The broker needs `replicas` of 2 or more. It loses nothing that was acknowledged. All other
+    brokers must be up. Clients need its new address. A process of the former host that returns is
+    refused by the others. The command is repeatable. See `help restore`.
     """
     from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.deployment.deploy import run_deployment
-    from pubsubctl.deployment.replacement import (
-        Replacement,
-        find_replacement,
-        record_replacement,
-    )
+    from pubsubctl.deployment.replacement import Replacement, find_replacement, record_replacement
     from pubsubctl.hosts.hosts import Lab
 
     call = invocation(context)
@@ -320,11 +316,9 @@ def replace_broker(
                 async with lab.lock(purpose):
                     found = await find_replacement(lab, broker, on, lost)
                     await record_replacement(lab, found)
+                    running = (lab, found.wanted, progress, interruption)
                     async with run_deployment(
-                        *(lab, found.wanted, progress, interruption),
-                        purpose=purpose,
-                        timeout_s=timeout,
-                        may_change=True,
+                        *running, purpose=purpose, timeout_s=timeout, may_change=True
                     ):
                         return found
 
@@ -332,13 +326,7 @@ def replace_broker(
     found = run_interruptibly(work, call.console, when_not_waiting=again)
     verb = "would continue" if call.dry_run else "continues"
     return Result(
-        document={
-            "schema": "pubsubctl/replace/1",
-            "broker": broker,
-            "host": found.placed.host,
-            "address": found.placed.address,
-            "replaced": not call.dry_run,
-        },
+        document={**found.to_mapping(), "replaced": not call.dry_run},
         text=f"{broker} {verb} on host {on}, at {found.placed.address}",
     )
 

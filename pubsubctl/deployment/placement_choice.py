@@ -114,8 +114,8 @@ def judge_placement(
     hosts: Sequence[Host],
     policy: str,
     *,
-    delta_safe: bool = False,
-    protocol: str | None = None,
+    delta_safe: bool,
+    protocol: str | None,
 ) -> AssessedPlacement:
     """Return a judged placement on hosts of an inventory; opens no connections.
 

@@ -57,6 +57,15 @@ class Replacement:
             Placement.from_mapping(self.record["placement"]),
         )
 
+    def to_mapping(self) -> dict[str, Any]:
+        """Return a mapping for --json."""
+        return {
+            "schema": "pubsubctl/replace/1",
+            "broker": self.placed.broker,
+            "host": self.placed.host,
+            "address": self.placed.address,
+        }
+
 
 def choose_replacement(
     record: Mapping[str, Any], broker: str, on: str, hosts: Sequence[Host]
@@ -114,9 +123,7 @@ def _check_copies(record: Mapping[str, Any], broker: str) -> None:
     if not hasattr(parameters, "replicas"):
         raise UserError(f"{protocol} has no replicas, so no broker has the state of {broker}")
     if parameters.replicas == 1:
-        raise UserError(
-            f"replicas = 1: no other broker has the state of {broker}; use 3 and more to lose one"
-        )
+        raise UserError(f"replicas = 1: no other broker has the state of {broker}; use 2 or more")
     raise UserError(f"{broker} has no clients, so it has no replicas")
 
 

@@ -201,7 +201,7 @@ class CrateFile(NamedTuple):
 def crate_of(
     document: Mapping[str, Any],
     files: Iterable[CrateFile],
-    authors: Sequence[str] = (),
+    authors: Sequence[str],
     publisher: str = "",
 ) -> dict[str, Any]:
     """Return the metadata of a capsule: files, programs, people, license and date."""

@@ -140,7 +140,7 @@ def make_capsule(
     return Capsule(target, document)
 
 
-def unpack_capsule(path: Path, folder: Path, digest: str = "") -> Capsule:
+def unpack_capsule(path: Path, folder: Path, digest: str) -> Capsule:
     """Unpack a capsule, and verify the files against the index.
 
     Args:

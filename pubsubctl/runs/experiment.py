@@ -318,8 +318,8 @@ def run_and_judge(
     results: Path | None,
     check: bool,
     teardown: bool,
-    rolling: int = 0,
-    roles: tuple[Role, ...] = (),
+    rolling: int,
+    roles: tuple[Role, ...],
 ) -> Result:
     """Run `bench`: deploy if needed, run, take down, judge."""
     lab = lab_for(call)
@@ -393,7 +393,7 @@ def result_of(
     call: Invocation,
     outcome: RunOutcome,
     judged: JudgedRun | None,
-    stops: Sequence[PubsubctlError] = (),
+    stops: Sequence[PubsubctlError],
 ) -> Result:
     """Return the result of a run, with the verdict if there is one.
 

@@ -148,7 +148,7 @@ def kind_of_experiment(name: str) -> Kind:
     return "simulated"
 
 
-def check_figure_of(figure: str, run: Path, *, is_named: bool = True) -> None:
+def check_figure_of(figure: str, run: Path, *, is_named: bool) -> None:
     """Check that a figure can show a run of its kind.
 
     Args:

@@ -186,7 +186,7 @@ def deployment_plan(
     call: Invocation,
     spec: "ExperimentSpec",
     schedule: "FaultSchedule | None",
-    predictions: Sequence[Mapping[str, Any]] = (),
+    predictions: Sequence[Mapping[str, Any]],
 ) -> Result:
     """Return the plan of a dry run, after an inspection of the hosts.
 

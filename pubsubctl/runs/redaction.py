@@ -320,7 +320,7 @@ def _replace(path: Path, words: Mapping[str, str]) -> None:
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
-def pseudonyms(inventory: Inventory | None, boots: Iterable[str] = ()) -> dict[str, str]:
+def pseudonyms(inventory: Inventory | None, boots: Iterable[str]) -> dict[str, str]:
     """Return names of people and places → pseudonyms."""
     renames = {getpass.getuser(): "user", socket.gethostname(): "controller"}
     renames |= {boot: f"boot-{number}" for number, boot in enumerate(boots, start=1)}

@@ -124,7 +124,7 @@ def run_series(
     points: Sequence[tuple[Point, FaultSchedule | None]],
     design: Design,
     *,
-    results: Path | None = None,
+    results: Path | None,
 ) -> Result:
     """Run every point `instances` times, resume an interrupted series, judge, draw and sum up.
 

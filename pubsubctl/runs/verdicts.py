@@ -278,7 +278,7 @@ def judge(run: Path, progress: Progress, master: str = MASTER) -> JudgedRun:
 
 
 def judge_each(
-    runs: Sequence[Path], progress: Progress, master: str = MASTER
+    runs: Sequence[Path], progress: Progress, master: str
 ) -> list[JudgedRun | MissingVerdict]:
     """Load and check runs, with one Spark session; an error in a run spoils no other run."""
     from results.checker.spark import spark_session, translate_errors
@@ -354,7 +354,7 @@ def judge_and_report(
     runs: Sequence[Path],
     report: Path,
     progress: Progress,
-    master: str = MASTER,
+    master: str,
     title: str = "",
     unpromised: Mapping[str, str] | None = None,
     judgements: "Mapping[Path, PlainJudgement] | None" = None,
@@ -412,9 +412,7 @@ def find_standing(
     return found
 
 
-def draw_and_judge(
-    runs: Sequence[Path], progress: Progress, master: str = MASTER
-) -> dict[Path, JudgedRun]:
+def draw_and_judge(runs: Sequence[Path], progress: Progress, master: str) -> dict[Path, JudgedRun]:
     """Draw the figures of experiments without real brokers; the verdicts where brokers ran."""
     from results.checker.spark import spark_session
     from results.figures.catalogue import FIGURES, draw

@@ -88,7 +88,8 @@ class DeliveryCheck:
         self._arrived_in_spite: dict[Names, int] = {}
         self._redelivered: dict[Names, tuple[int, int]] = {}
         self._promised = PromisedDeliveries(spark, facts)
-        self._matches = self._keep(self._lookups.matches)
+        matches = self._lookups.matches
+        self._matches = matches if self._lookups.has_computed else self._keep(matches)
         # In a large run, a second read costs less than keeping the rows.
         keep = self._keep if small else (lambda frame: frame)
         judged = keep(self._judge(deliveries))

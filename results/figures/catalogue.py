@@ -3,6 +3,7 @@
 import difflib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import results.papers
 from results.figures import control_traffic, knee, memory, run_figures, series, sweep
 from results.figures.drawing import FORMATS, Drawing
+from results.papers.experiment_runs import is_experiment_run, plan_for_experiment
 from results.tables.derived import find_unsealed_derived
 from results.tables.json_files import ResultsError
 from results.tables.seals import seal_derived
@@ -60,7 +62,16 @@ def draw(
         raise ResultsError(f"no format called {unknown[0]!r}; known: {', '.join(FORMATS)}")
     folder = Path(run_dir)
     derived = find_unsealed_derived(folder)
-    written = FIGURES[name](spark, folder).write(derived / "figures", name, formats)
+    with _plan_for_run(spark, folder):
+        drawing = FIGURES[name](spark, folder)
+    written = drawing.write(derived / "figures", name, formats)
     if derived == folder:
         seal_derived(folder)
     return written
+
+
+def _plan_for_run(spark: "SparkSession | None", folder: Path) -> AbstractContextManager[None]:
+    """Return the plan for an experiment's rows; figures of runs of brokers plan for themselves."""
+    if spark is None or not is_experiment_run(folder):
+        return nullcontext()
+    return plan_for_experiment(spark, folder)

@@ -5,11 +5,13 @@ have no logs, phases or clocks: a table is the JSON lines of the same name, with
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from results.checker.spark import plan_for
 from results.rules.specification import specification_digest
 from results.tables.derived import Tables, find_derived_folder
 from results.tables.frames import escape_path, read_table
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 KINDS = ("graph", "simulation", "behaviour", "storage", "consumers")
 _JUDGED_TABLES = ("simulated_points", "judged_draws")
+_LEAST_ROW_BYTES = 16
+"""Lower limit of the bytes of a row, for an upper limit of the number of rows."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,14 @@ def has_verdict(run_dir: Path) -> bool:
     )
 
 
+@contextmanager
+def plan_for_experiment(spark: "SparkSession", run_dir: Path) -> Iterator[None]:
+    """Plan queries for the number of rows of an experiment inside the block."""
+    size_bytes = sum(path.stat().st_size for path in Path(run_dir).glob("raw/*/*/*.jsonl"))
+    with plan_for(spark, size_bytes // _LEAST_ROW_BYTES):
+        yield
+
+
 def load_experiment_run(
     spark: "SparkSession", run_dir: Path, *, force: bool = False
 ) -> ExperimentRun:
@@ -107,9 +119,10 @@ def load_experiment_run(
     files: dict[str, list[str]] = {}
     for path in sorted(folder.glob("raw/*/*/*.jsonl")):
         files.setdefault(path.stem, []).append(str(path))
-    for name in TABLES:
-        if name in files:
-            _write_table(spark, run, name, files[name])
+    with plan_for_experiment(spark, folder):
+        for name in TABLES:
+            if name in files:
+                _write_table(spark, run, name, files[name])
     tables.close()
     return run
 

@@ -67,7 +67,7 @@ def _read_checked_manifest(run: Path) -> dict[str, Any]:
     return manifest
 
 
-def conditions_of(run: Path, *, by_place: bool = False) -> Conditions:
+def conditions_of(run: Path, *, by_place: bool) -> Conditions:
     """Return the conditions of a run.
 
     Args:

@@ -74,7 +74,7 @@ class Picture:
     seconds: float
 
 
-def write_index(entries: Sequence[IndexEntry], page: Path, left_out: int = 0) -> None:
+def write_index(entries: Sequence[IndexEntry], page: Path, left_out: int) -> None:
     """Write the page over runs, the newest first, whole or not at all.
 
     Args:
@@ -83,7 +83,7 @@ def write_index(entries: Sequence[IndexEntry], page: Path, left_out: int = 0) ->
     write_whole(page, render_index(entries, page.parent, left_out))
 
 
-def render_index(entries: Sequence[IndexEntry], folder: Path, left_out: int = 0) -> str:
+def render_index(entries: Sequence[IndexEntry], folder: Path, left_out: int) -> str:
     """Return the page over runs; links are relative to a folder."""
     newest = sorted(entries, key=lambda entry: entry.run_id, reverse=True)
     reports = {

@@ -15,6 +15,7 @@ from results.checker.latency import (
     judge_across_clocks,
     latency_percentiles,
 )
+from results.checker.spark import plan_for
 from results.figures.catalogue import draw
 from results.figures.run_figures import RUN_FIGURES, narrow_svg
 from results.rules.verdict_text import SOURCE
@@ -167,11 +168,12 @@ def read_summary(spark: "SparkSession", run_dir: Path) -> RunSummary:
     """Return the report's content for a run, with drawn figures."""
     summary = read_small_summary(run_dir)
     if (table_folder(summary.run, "deliveries")).is_dir():
-        latencies = _latencies(spark, summary.run)
+        with plan_for(spark, _count_deliveries(summary.run)):
+            latencies = _latencies(spark, summary.run)
+            across = _read_across_clocks(spark, summary.run)
         subscriptions = [
             replace(row, latency_us=latencies.get(row.sub_id, {})) for row in summary.subscriptions
         ]
-        across = _read_across_clocks(spark, summary.run)
         summary = replace(summary, subscriptions=subscriptions, across_clocks=across)
     pictures = [_picture(spark, summary.run, name) for name in SHOWN_FIGURES]
     return replace(summary, pictures=pictures)
@@ -326,6 +328,12 @@ def _compute_growth(
             grown += now - before if now >= before else now
         before = now
     return grown
+
+
+def _count_deliveries(run: Run) -> int:
+    """Return the number of rows of the table `deliveries`."""
+    files = table_folder(run, "deliveries").rglob("*.parquet")
+    return sum(pyarrow.parquet.read_metadata(path).num_rows for path in files)
 
 
 def _latencies(spark: "SparkSession", run: Run) -> dict[str, dict[str, int]]:

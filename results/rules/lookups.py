@@ -1,16 +1,22 @@
 """The facts of all runs beside their bulk tables, as small tables for joins in Spark."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from results.rules.expectation import parse_predicate
+from results.rules.expectation import ExpectedContent, parse_predicate
 from results.rules.facts import RunFacts
 from results.tables.frames import small_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+MOST_TRIED = 1 << 18
+"""Limit of predicates times attribute sets that this process tries itself."""
+
+Predicate = tuple[str, int, str]
+"""Run, number and text of a predicate."""
 
 
 class Lookups:
@@ -21,11 +27,13 @@ class Lookups:
         started: numbers of the predicates of subscriptions that started.
         sources: sources, with True for logs that were closed in order.
         matches: the attribute sets that match each predicate.
+        has_computed: `matches` is computed, and not to be kept for repeated use.
         topics: a number for the topic of each attribute set, for runs with order by topic.
     """
 
     def __init__(self, spark: "SparkSession", facts: Mapping[str, RunFacts]) -> None:
-        subscriptions, sources, predicates = [], [], []
+        subscriptions, sources = [], []
+        predicates: list[Predicate] = []
         for run_id, of_run in facts.items():
             ids = {text: number for number, text in enumerate(of_run.predicates)}
             # A publisher without a log sent publications that no log has.
@@ -66,7 +74,7 @@ class Lookups:
             else None
         )
         contents = {run_id: of_run.content for run_id, of_run in facts.items()}
-        self.matches = _match_table(spark, predicates, contents)
+        self.matches, self.has_computed = _match_table(spark, predicates, contents)
 
 
 def _topics(facts: RunFacts) -> Iterator[int]:
@@ -79,25 +87,22 @@ def _topics(facts: RunFacts) -> Iterator[int]:
 
 
 def _match_table(
-    spark: "SparkSession", predicates: Sequence[tuple[Any, ...]], contents: Mapping[str, Any]
-) -> "DataFrame":
-    """Return the attribute sets that match each predicate; fences match all predicates."""
+    spark: "SparkSession", predicates: Sequence[Predicate], contents: Mapping[str, ExpectedContent]
+) -> tuple["DataFrame", bool]:
+    """Return the attribute sets that match each predicate, and whether they are computed already.
+
+    Fences match all predicates. Spark's workers try many predicates; for few, their start would
+    take longer.
+    """
+    tried = sum(len(contents[run_id].attribute_sets) for run_id, _, _ in predicates)
+    ddl = "run_id STRING, predicate_id INT, attrs_expected INT, matches_fence BOOLEAN"
+    if tried <= MOST_TRIED:
+        return small_frame(spark, [*_matching(predicates, contents)], ddl), True
 
     def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            found = []
-            for row in batch.to_pylist():
-                content = contents[row["run_id"]]
-                predicate = parse_predicate(row["text"])
-                wanted = [
-                    number
-                    for number, attributes in enumerate(content.attribute_sets)
-                    if predicate.holds(attributes)
-                ]
-                for number in (*wanted, content.fence_set):
-                    is_fence = number == content.fence_set
-                    found.append((row["run_id"], row["predicate_id"], number, is_fence))
-            columns: list[Any] = [*zip(*found, strict=True)] or [[], [], [], []]
+            rows = [(row["run_id"], row["predicate_id"], row["text"]) for row in batch.to_pylist()]
+            columns: list[Any] = [*zip(*_matching(rows, contents), strict=True)] or [[], [], [], []]
             yield pa.RecordBatch.from_arrays(
                 [
                     pa.array(columns[0], pa.string()),
@@ -109,5 +114,17 @@ def _match_table(
             )
 
     table = small_frame(spark, predicates, "run_id STRING, predicate_id INT, text STRING")
-    ddl = "run_id STRING, predicate_id INT, attrs_expected INT, matches_fence BOOLEAN"
-    return table.mapInArrow(match, ddl)
+    return table.mapInArrow(match, ddl), False
+
+
+def _matching(
+    predicates: Iterable[Predicate], contents: Mapping[str, ExpectedContent]
+) -> Iterator[tuple[str, int, int, bool]]:
+    """Yield run, predicate, matching attribute set, and whether it is that of fences."""
+    for run_id, predicate_id, text in predicates:
+        content = contents[run_id]
+        predicate = parse_predicate(text)
+        for number, attributes in enumerate(content.attribute_sets):
+            if predicate.holds(attributes):
+                yield run_id, predicate_id, number, number == content.fence_set
+        yield run_id, predicate_id, content.fence_set, True

@@ -1,14 +1,16 @@
 """Loader of a run's raw logs into the Parquet tables of `results.tables.schema`.
 
-Spark's workers read the record files (`record_readers`). Small tables (a row per process, per
-second, per fault) are written directly, because a Spark job would take longer.
+Spark's workers read the record files (`record_readers`) and write the tables; this process does so
+for few records, and for the tables with a row per process, second or fault.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from results.checker.spark import plan_for
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 from results.tables.names import Clock, Names
 from results.tables.record_readers import (
+    READ_HERE_ROWS,
     AckReader,
     DeliveryReader,
     PositionReader,
@@ -107,8 +110,8 @@ def _write_bulk_tables(spark: "SparkSession", run: Run, logs: Logs) -> None:
         spark, logs.files("publications"), PublicationReader(run.content, names, clock)
     )
     folder = table_folder(run, "publications")
-    publications = names.put_in(with_acks(sent, acks))
-    publications.select(*TABLES["publications"].names).write.parquet(str(folder))
+    write = _write_here if logs.rows <= READ_HERE_ROWS else _write_by_spark
+    write(names.put_in(with_acks(sent, acks)), "publications", folder)
 
     predicates = {
         subscription.sub_id: subscription.predicate for subscription in logs.subscriptions
@@ -126,14 +129,45 @@ def _write_bulk_tables(spark: "SparkSession", run: Run, logs: Logs) -> None:
             rows=sum(file.rows for file in files),
         )
     )
-    deliveries.select(*TABLES["deliveries"].names).write.partitionBy("broker").parquet(
-        str(table_folder(run, "deliveries"))
-    )
+    write(deliveries, "deliveries", table_folder(run, "deliveries"), ["broker"])
     if placed := [*logs.files("positions")]:
         check_positions(placed)
         rows = names.put_in(read_pieces(spark, placed, PositionReader(names, clock)))
-        folder = table_folder(run, "positions")
-        rows.select(*TABLES["positions"].names).write.parquet(str(folder))
+        write(rows, "positions", table_folder(run, "positions"))
+
+
+def _write_by_spark(
+    frame: "DataFrame", name: str, folder: Path, partitions: Sequence[str] = ()
+) -> None:
+    """Write a table, in a folder for each value of the partitions."""
+    rows = frame.select(*TABLES[name].names)
+    rows.write.partitionBy(*partitions).parquet(str(folder))
+
+
+def _write_here(
+    frame: "DataFrame", name: str, folder: Path, partitions: Sequence[str] = ()
+) -> None:
+    """Write a small table as `_write_by_spark` does, for whose commit Java starts programs."""
+    whole = frame.select(*TABLES[name].names).toArrow()
+    folder.mkdir()
+    parts = [(folder, whole)]
+    for column in partitions:
+        of = whole.column(column)
+        parts = [
+            (folder / f"{column}={_escape(value)}", whole.filter(pc.equal(of, value)))
+            for value in of.unique().to_pylist()
+        ]
+    for part, rows in parts:
+        part.mkdir(exist_ok=True)
+        pa.parquet.write_table(rows.drop_columns([*partitions]), part / "part-0.parquet")
+
+
+def _escape(value: str) -> str:
+    """Return a value as Spark writes it into the name of a partition's folder."""
+    return "".join(
+        f"%{ord(char):02X}" if char < " " or char in "\"#%'*/:=?\\{[]^\x7f" else char
+        for char in value
+    )
 
 
 PUBLICATION = ["source", "incarnation", "seq"]

@@ -49,6 +49,7 @@ def test_choices_of_a_block_are_those_of_its_numbers(
     numbers = [splitmix64((start + place) % 2**64) for place in range(count)]
     sets, payloads = choices(start, count, set_count, payload_count)
     assert list(sets) == [number % set_count for number in numbers]
+    assert isinstance(sets, bytes) == (set_count <= 256)
     assert list(payloads) == [(number >> 32) % payload_count for number in numbers]
 
 

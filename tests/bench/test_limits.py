@@ -113,3 +113,56 @@ def test_without_accounts_of_waiting_the_whole_process_counts(processor_s: float
     found.begin({"h1": StampedStatus(0.0, begun)})
     found.end({"h1": StampedStatus(TOOK_S, ended)})
     assert [(use.name, use.core) for use in found.uses()] == [("c1", 0.95)] * (processor_s == 1.0)
+
+
+def two_hosts(
+    *, restarts: str = "", vanishes: str = "", again: bool = False
+) -> tuple[UseProbe, dict[str, float]]:
+    """Return ten seconds of a host of broker c1, and of the clients' host with broker c2.
+
+    All processes have the same names on both hosts, as far as agents report them.
+    """
+    found = UseProbe({"h1": {"p1": "c1"}, "h2": {"p2": "c2"}}, "h2", ["load-pub"])
+    begun: dict[str, StampedStatus] = {}
+    ended: dict[str, StampedStatus] = {}
+    waited_s = {"p1": 2.0, "p2": 4.0, "load-pub": 12.0}
+    for host in ("h1", "h2"):
+        begun[host] = StampedStatus(100.0, status(dict.fromkeys(waited_s, (1.0, 1.0)), 50.0))
+        after = {name: (2.0, 1.0 + passed_s) for name, passed_s in waited_s.items()}
+        ended[host] = StampedStatus(
+            100.0 + TOOK_S, status(after, 60.0, 8 if host == restarts else 7)
+        )
+    if vanishes:
+        del ended[vanishes]
+    for _ in range(1 + again):  # the second stretch replaces the first
+        found.begin(begun)
+        found.end(ended)
+    return found, found.compute_wait_shares()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_each_process_waits_for_its_share_of_the_stretch(again: bool) -> None:
+    found, shares = two_hosts(again=again)
+    assert found.is_complete
+    assert shares == {"c1": 0.2, "c2": 0.4, "load-pub": 1.0}
+    uses = [(use.kind, use.name) for use in found.uses()]
+    assert uses == [("broker", "c1"), ("broker", "c2"), ("load generator", "load-pub")]
+
+
+@pytest.mark.parametrize("host, left", [("h1", {"c2", "load-pub"}), ("h2", {"c1"})])
+def test_a_process_that_did_not_run_throughout_has_no_share(host: str, left: set[str]) -> None:
+    for found, shares in (two_hosts(restarts=host), two_hosts(vanishes=host)):
+        assert {*shares} == left
+        assert {use.name for use in found.uses()} == left
+
+
+@pytest.mark.parametrize(
+    "ran_s, busy_s, kind",
+    [(9.0, 19.0, "broker"), (8.99, 19.0, "machine"), (8.99, 18.99, "window"), (0.0, 0.0, "window")],
+)
+def test_shares_at_their_bounds_are_the_limit(ran_s: float, busy_s: float, kind: str) -> None:
+    assert limit(probe(busy_s, c1=(ran_s, 0.0), load_sub=(0.0, 0.0))).kind == kind
+
+
+def test_without_any_process_the_window_is_the_limit() -> None:
+    assert limit_of([], [], is_rate_met=False) == Limit("window", "window of the publishers")

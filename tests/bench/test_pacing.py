@@ -64,6 +64,11 @@ def test_quantiles_are_those_of_the_sorted_list_to_within_a_sixteenth() -> None:
         exact = sorted(values)[max(0, round(share * 5000) - 1)]
         assert exact <= histogram.quantile_ns(share) <= exact * 17 / 16 + 1
     assert histogram.quantile_ns(1.0) == max(values)
+    assert (histogram.total, histogram.sum_ns) == (5000, sum(values))
+    for times in (0, 3):
+        histogram.add(-7, times)
+        histogram.add(10**6, times)
+    assert (histogram.total, histogram.sum_ns) == (5006, sum(values) + 3 * 10**6)
     assert Histogram().quantile_ns(0.99) == 0
 
 

@@ -17,7 +17,8 @@ from bench.load.subscribers import Receiver, SourceDirectory, SubscriberSetting
 from brokerd.client.client import Client, ClientError
 from brokerd.client.events import GapAnnounced
 from brokerd.history.records import APPLICATION, DATA, FENCE, POSITIONS, REDELIVERED, STRETCH, WIRE
-from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.client_messages import Notice
+from brokerd.model.identity import PartitionId, SourceId, StreamId
 from brokerd.model.publication import Place, PublicationRun
 from results.reference import row_counts
 from results.rules.expectation import encode_attributes
@@ -166,6 +167,29 @@ def test_a_commit_records_its_place_and_redeliveries_are_marked() -> None:
     names = ("deliveries", "duplicate", "missing", "delivered")
     assert [report["totals"][name] for name in names] == [12, 0, 0, 8], "5 to 9 are new"
     assert report["lanes"][0]["high"] == 9
+
+
+def test_each_kind_of_arrival_is_counted_and_placed_once() -> None:
+    load = Load()
+    receiver = load.receiver
+    receiver.receive(0, load.run(2, 4), 10)
+    receiver.note_redelivered(0, load.run(4, 6), 11)
+    receiver.note_withheld(0, load.run(2, 3), 12)
+    assert (receiver.delivered, receiver.withheld, receiver.rows) == (6, 2, 8)
+    one, other = PartitionId(0, 1, 4, (0,)), PartitionId(0, 1, 5, (0,))
+    for partition, ranges in ((one, ((9, 9), (11, 30))), (other, ((31, 31),)), (one, ((40, 41),))):
+        receiver.note_notice(0, Notice(1, SOURCE, ranges, partition), 13)
+    assert [each.number for each in receiver.partitions] == [4, 5]
+    assert (receiver.notices, receiver.rows) == (4, 12)
+    stranger = replace(load.run(1, 2), source=SourceId(0, 9, 1))
+    receiver.receive(0, stranger, 14)
+    receiver.note_gap(0, GapAnnounced(1, stranger.source, 3, 4, "released"), 15)
+    receiver.note_redelivered(0, stranger, 16)
+    assert receiver.checker.foreign == 4
+    assert (receiver.delivered, receiver.rows) == (10, 16)
+    (gap,) = load.lines
+    assert (gap[1]["source"], gap[1]["place"]) == ("a/9", 14)
+    assert len(load.rows) == 32 * receiver.rows
 
 
 def test_places_without_publishers_are_rows_beside_those_of_the_deliveries() -> None:

@@ -108,3 +108,35 @@ def test_a_saturated_load_generator_proves_lower_bounds_only(
 ) -> None:
     headline = {"delivered_per_s": 200.0, "is_load_generator_limit": is_limited}
     assert Expectation.of("delivered.rate", wanted).judge(headline).holds is holds
+
+
+@pytest.mark.parametrize(
+    "metric, wanted, measured, text",
+    [
+        ("latency.p99", "< 20ms", 19_999, "holds with 20 ms"),
+        ("latency.p99", "< 20ms", 20_000, "fails with 20 ms"),
+        ("latency.p99", "<= 20ms", 20_000, "holds with 20 ms"),
+        ("latency.p99", "<= 20s", 30_000_000, "fails with 30 s"),
+        ("latency.p99", "<= 20ms", None, "not measured"),
+        ("latency.p99", "<= 20ms", "20", "not measured"),
+    ],
+)
+def test_a_judgement_says_what_holds_and_by_which_number(
+    metric: str, wanted: str, measured: object, text: str
+) -> None:
+    judged = Expectation.of(metric, wanted).judge({"response_us": {"p99": measured}})
+    assert judged.text == f"{metric} {wanted}: {text}"
+    assert judged.number == (text.partition(" with ")[2])
+    is_number = isinstance(measured, int)
+    holds = text.startswith("holds") if is_number else None
+    assert (judged.row()["value"], judged.row()["holds"]) == (
+        measured if is_number else None,
+        holds,
+    )
+
+
+@pytest.mark.parametrize("text", ["== 1.5", "== -1", "== one", "== ", "1"])
+def test_a_count_is_a_whole_number(text: str) -> None:
+    with pytest.raises(ValueError, match=r"whole number|expected <"):
+        Expectation.of("delivery.missing", text)
+    assert Expectation.of("delivery.missing", "== 3").limit == 3

@@ -96,3 +96,21 @@ def test_nft_parts_two_brokers_unless_a_third_at_their_address_would_be_parted_t
         # The broker that shares an address is the second of the pair.
         check_nft_can_separate([("a", "x")], {**addresses, "a": "10.0.0.9:1"}, around.__getitem__)
     check_nft_can_separate([("x", "z"), ("z", "y")], addresses, near.__getitem__)
+
+
+@pytest.mark.parametrize("same_host", [True, False])
+@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("pairs", [[("x", "z")], [("z", "x")], [("x", "z"), ("y", "z")]])
+def test_nft_parts_what_differs_in_address_or_has_no_link(
+    pairs: list[tuple[str, str]], *, linked: bool, same_host: bool
+) -> None:
+    addresses = {"x": "10.0.0.1:1", "y": "10.0.0.1:2" if same_host else "10.0.0.3:2"}
+    addresses["z"] = "10.0.0.2:1"
+    near = {"x": ["z"], "y": ["z"] * linked, "z": ["x", *["y"] * linked]}
+    if same_host and linked and len(pairs) == 1:
+        with pytest.raises(ValueError, match="nft cannot separate y from x: both have the address"):
+            check_nft_can_separate(pairs, addresses, near.__getitem__)
+    else:
+        check_nft_can_separate(pairs, addresses, near.__getitem__)
+    alone = {"x": "10.0.0.1:1", "z": "10.0.0.1:2"}
+    check_nft_can_separate([("x", "z")], alone, {"x": ["z"], "z": ["x"]}.__getitem__)

@@ -76,17 +76,18 @@ def on_spark(
             loaded[name] = LoadedRun(run, read_logs(run))
         except IntegrityError as error:
             found[name] = FolderVerdict("refused", (str(error),))
-    ids = {run.run.run_id: name for name, run in loaded.items()}
     facts, read = {}, {}
-    for run_id, name in ids.items():
+    for name, run in loaded.items():
         history = histories[name]
         assert isinstance(history, History), f"{name}: {history}"
-        # A place in these tables does not count notices, and one in a file does.
-        facts[run_id] = replace(RunFacts.from_run(loaded[name]), notices=notices_of(history))
-        read[run_id] = history
-    for run_id, findings in find_on_spark(spark, read, facts).items():
-        of = facts[run_id]
-        more = doubts_about_exercise(loaded[ids[run_id]], of, findings)
-        verdict, _, doubts = decide_verdict(of, findings, more)
-        found[ids[run_id]] = FolderVerdict.of(verdict, {**findings.counts.violations}, doubts)
+        # Copies of one run need different ids in common tables. A place in these tables does not
+        # count notices, and one in a file does.
+        facts[name] = replace(RunFacts.from_run(run), run_id=name, notices=notices_of(history))
+        read[name] = history
+    if not read:
+        return found
+    for name, findings in find_on_spark(spark, read, facts).items():
+        more = doubts_about_exercise(loaded[name], facts[name], findings)
+        verdict, _, doubts = decide_verdict(facts[name], findings, more)
+        found[name] = FolderVerdict.of(verdict, {**findings.counts.violations}, doubts)
     return found

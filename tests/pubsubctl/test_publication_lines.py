@@ -28,6 +28,7 @@ from pubsubctl.deployment.publication_lines import (
     attributes_of,
     delivery_to_mapping,
     describe_delivery,
+    describe_source,
     gap_to_mapping,
     read_publication,
 )
@@ -261,3 +262,18 @@ def test_a_subscriber_without_a_session_at_its_end_has_reached_no_broker(case: s
 def test_a_refused_connection_is_reported_in_words() -> None:
     with pytest.raises(OSError, match=r"^connection refused$"):
         trio.run(dial_tcp, "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    "broker, name", [(0, "a"), (1, "b"), (2, "2"), (-1, "-1"), (1 << 40, str(1 << 40))]
+)
+def test_a_source_of_an_unknown_broker_has_its_number(broker: int, name: str) -> None:
+    assert describe_source((broker, 3, 1), ("a", "b")) == f"{name}/3:1"
+
+
+def test_a_line_may_be_as_long_as_the_limit() -> None:
+    line = b'{"attributes": {}, "payload": "x"}'
+    padded = line + b" " * (LONGEST_LINE - len(line))
+    assert read_publication(padded, 1) == read_publication(line, 1)
+    with pytest.raises(UserError, match=f"more than {LONGEST_LINE} bytes"):
+        read_publication(padded + b" ", 1)

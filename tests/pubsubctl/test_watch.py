@@ -302,6 +302,19 @@ def test_hosts_without_an_answer_yet_are_not_shown_as_empty() -> None:
     assert one_line(Watch().take(hosts, "10:00:01")).endswith("cpu -  reaching h2")
 
 
+def test_another_deployment_begins_with_an_empty_history() -> None:
+    """Load generators that report no later time add nothing."""
+    watch = Watch()
+    about = deployment({"b1": "h1"})
+    lengths = []
+    for at_s, identity in ((10, "a"), (11, "a"), (12, "a"), (12, "a"), (20, "b"), (21, "b")):
+        loads = (publishing(at_s, at_s, {}), subscribing(at_s, 2 * at_s, {}))
+        sample = HostSample(host="h1", deployment={**about, "deployment_id": identity}, loads=loads)
+        view = watch.take([sample], "10:00:00")
+        lengths.append((len(view.published_history), len(view.delivered_history)))
+    assert lengths == [(0, 0), (1, 1), (2, 2), (2, 2), (1, 1), (2, 2)]
+
+
 class WatchedHost:
     """A host whose record of the deployment may change; records the samples that are shown."""
 

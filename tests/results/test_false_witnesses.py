@@ -10,6 +10,7 @@ with the workload and the schedule in its `spec/`.
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -633,15 +634,25 @@ def test_there_are_lies_of_every_file() -> None:
     assert len(LIES) >= 380
 
 
-def test_both_readers_count_the_same_and_doubt_the_same(folders: dict[str, Path]) -> None:
-    wrong = {}
+@pytest.fixture(scope="module")
+def readings(folders: dict[str, Path]) -> dict[str, tuple[History, tuple[str, ...]]]:
+    """Return the history and the doubts of facts of each folder that both judges read."""
+    found = {}
     for name, folder in folders.items():
-        try:
-            ours, theirs = {*doubts_of_facts(folder)}, {*read_history(folder).doubts}
-        except (IntegrityError, FileRefusal):
-            continue
+        with suppress(IntegrityError, FileRefusal):
+            found[name] = read_history(folder), doubts_of_facts(folder)
+    return found
+
+
+def test_both_readers_count_the_same_and_doubt_the_same(
+    readings: dict[str, tuple[History, tuple[str, ...]]],
+) -> None:
+    wrong = {}
+    for name, (history, facts) in readings.items():
         # The others are found in tables by one judge, and in files by the other.
-        ours, theirs = ({each for each in said if _is_of_witness(each)} for said in (ours, theirs))
+        ours, theirs = (
+            {each for each in said if _is_of_witness(each)} for said in (facts, history.doubts)
+        )
         if ours != theirs:
             wrong[name] = ours ^ theirs
     assert wrong == {}
@@ -653,24 +664,10 @@ def _is_of_witness(doubt: str) -> bool:
 
 @pytest.mark.spark
 def test_a_false_statement_in_any_one_file_is_detected_on_spark(
-    spark: "SparkSession", folders: dict[str, Path]
+    spark: "SparkSession",
+    folders: dict[str, Path],
+    readings: dict[str, tuple[History, tuple[str, ...]]],
 ) -> None:
-    histories: dict[str, History | FileRefusal] = {}
-    for name, folder in folders.items():
-        history = read_history_of(folder)
-        if isinstance(history, History):
-            histories[name] = history
-    # Run ids distinguish the tables of several runs.
-    judged = {}
-    for name, history in histories.items():
-        facts = doubts_of_facts(folders[name])
-        if not facts:
-            judged |= on_spark(spark, {name: folders[name]}, {name: history})
+    histories = {name: history for name, (history, facts) in readings.items() if not facts}
+    judged = on_spark(spark, {name: folders[name] for name in histories}, histories)
     assert {name for name, each in judged.items() if each.outcome == "VALID"} == set()
-
-
-def read_history_of(folder: Path) -> History | FileRefusal:
-    try:
-        return read_history(folder)
-    except FileRefusal as refused:
-        return refused

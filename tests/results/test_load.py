@@ -40,10 +40,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(spark: "SparkSession", run: Path) -> LoadedRun:
-    # Pieces of 100 records, so that files are cut in several places.
+    # Pieces of 100 records, so that files are cut in several places, and for Spark's workers.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(results.tables.record_readers, "PIECE_ROWS", 100)
         patch.setattr(results.tables.record_readers, "BATCH_ROWS", 64)
+        patch.setattr(results.tables.record_readers, "READ_HERE_ROWS", 0)
+        patch.setattr(results.tables.load, "READ_HERE_ROWS", 0)
         return load_run(spark, run)
 
 

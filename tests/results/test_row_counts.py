@@ -84,6 +84,7 @@ def change_at_random(run: RunFolder, random: Random) -> None:
         rows.insert(0, first)
         (place,) = rows.places(publisher=0, last=4096)
         rows.all["at_ns"][place] = sent_ns + random.choice((-1, 0, 1)) + 1_000_000
+        rows.all = rows.all[random.sample(range(len(rows.all)), len(rows.all))]
 
 
 def fold_at_random(run: RunFolder, random: Random) -> None:

@@ -4,13 +4,15 @@ Each story asks both for the effect and for the absence of the effect in the nei
 """
 
 import errno
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 
 from brokerd.config import SessionParameters
-from brokerd.model.client_messages import Deliveries, Detach
+from brokerd.model.client_messages import Deliveries, Detach, Publish
 from brokerd.protocols.interface import (
     MessageReceived,
     OpenFailed,
@@ -18,6 +20,7 @@ from brokerd.protocols.interface import (
     SessionLost,
 )
 from brokerd.runtime.admission_control import REFUSALS_RECORDED_PER_S
+from brokerd.runtime.connection import FLOOD_RECEIVE_BYTES, RECEIVE_BYTES, Connection
 from brokerd.sessions.messages import Farewell
 from brokerd.sessions.session import client_hello
 from tests.helpers.memory_links import (
@@ -176,3 +179,36 @@ async def test_each_refusal_is_either_recorded_or_counted_once_in_a_later_record
     recorded = events_of(b0, "hello_refused")
     assert len(recorded) < refused
     assert len(recorded) + sum(each["unrecorded_before"] for each in recorded) == refused
+
+
+@in_virtual_time
+async def test_a_client_is_found_silent_after_each_wait_for_its_rate() -> None:
+    """A broker that does not read for a while blames nobody meanwhile, and detects silence then."""
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0, SessionParameters(client_publications_per_second=10))
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        for session in (1, 2):
+            peer = await raw_peer(net, client_hello("c", "d", session, session))
+            await b0.wait_for(SessionEstablished, session)
+            began_s = trio.current_time()
+            for first in range(1, 31):
+                await peer.say(Publish(copy(first, 10).run))
+            lost = await b0.wait_for(SessionLost, session)
+            assert lost.reason == "silent"
+            assert 1.9 < trio.current_time() - began_s < 7
+            await trio.sleep(10)
+
+
+def test_reads_are_large_in_each_flood_and_only_then() -> None:
+    reader: Any = SimpleNamespace(_receive_bytes=RECEIVE_BYTES)
+    take = partial(Connection._take_read, reader)
+    for _ in range(2):
+        for size in (10, RECEIVE_BYTES - 1):
+            assert take(bytes(size), RECEIVE_BYTES) == bytes(size)
+            assert reader._receive_bytes == RECEIVE_BYTES
+        for size in (RECEIVE_BYTES, RECEIVE_BYTES + 1, FLOOD_RECEIVE_BYTES):
+            assert take(bytes(size), reader._receive_bytes) == bytes(size)
+            assert reader._receive_bytes == FLOOD_RECEIVE_BYTES
+        assert take(bytes(RECEIVE_BYTES), FLOOD_RECEIVE_BYTES) == bytes(RECEIVE_BYTES)
+        assert reader._receive_bytes == RECEIVE_BYTES

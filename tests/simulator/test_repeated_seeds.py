@@ -139,6 +139,7 @@ def _stories(module: str) -> dict[str, Callable[[], Any]]:
 STORIES = {name: story for module in ONCE for name, story in _stories(module).items()}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", STORIES)
 def test_a_story_runs_the_second_time_as_the_first(
     name: str, monkeypatch: pytest.MonkeyPatch

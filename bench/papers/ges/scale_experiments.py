@@ -238,7 +238,7 @@ class ProfileBrokers:
     Brokers are made when they are needed.
     """
 
-    def __init__(self, section: Hierarchy, policy: str = EVERY_NODE) -> None:
+    def __init__(self, section: Hierarchy, policy: str) -> None:
         self._section = section
         self._policy = policy
         self._up = {(min(link), max(link)): 1 for link in section.links}

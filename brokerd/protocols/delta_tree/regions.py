@@ -55,9 +55,7 @@ def region(tags: Iterable[Tag]) -> Region:
     return tuple(by_place[place] for place in sorted(by_place))
 
 
-def find_covering_tag(
-    tags: Iterable[Tag], path: Path, newcomers: BrokerNumber = NOBODY
-) -> Tag | None:
+def find_covering_tag(tags: Iterable[Tag], path: Path, newcomers: BrokerNumber) -> Tag | None:
     """Return the first tag that covers the last broker of `path`, which begins at the home."""
     reaches_behind = path[-1] >= newcomers
     for tag in tags:
@@ -211,7 +209,7 @@ def raise_covered_cut(
     tags: Region,
     other: Iterable[tuple[SourceId, int]],
     source_paths: Iterable[Path],
-    newcomers: BrokerNumber = NOBODY,
+    newcomers: BrokerNumber,
 ) -> None:
     """Raise `cut` to the maximum of both for the sources that `tags` cover."""
     if not tags:

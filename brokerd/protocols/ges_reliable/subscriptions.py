@@ -114,7 +114,7 @@ class Registrations:
         ends: the number of ended subscriptions.
     """
 
-    def __init__(self, decode_attributes: DecodeAttributes, *, is_root: bool = True) -> None:
+    def __init__(self, decode_attributes: DecodeAttributes, *, is_root: bool) -> None:
         self._is_root = is_root
         self._registrations: dict[Key, Registration] = {}
         self._successors: dict[Key, BrokerNumber] = {}

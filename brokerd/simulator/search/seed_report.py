@@ -58,7 +58,7 @@ def total(reports: Iterable[SeedReport]) -> dict[str, int]:
 
 
 def play_and_judge(
-    play: Callable[[], None], oracle: Oracle, strict: bool, forgiven: Collection[str] = ()
+    play: Callable[[], None], oracle: Oracle, strict: bool, forgiven: Collection[str]
 ) -> tuple[str, list[str]]:
     """Play a run to its end, or to its first error.
 

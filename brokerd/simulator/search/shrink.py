@@ -422,7 +422,7 @@ _AT_THE_END = ("", "liveness", "incomplete")
 
 
 def failure_of(
-    scene: Scene, actions: Sequence[Action], *, to_the_end: bool = True
+    scene: Scene, actions: Sequence[Action], *, to_the_end: bool
 ) -> tuple[str, str, ActedCluster]:
     """Play actions, without impossible ones; then, if requested, heal, settle and judge.
 

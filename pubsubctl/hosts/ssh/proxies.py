@@ -147,7 +147,7 @@ def route_of(text: str, *, is_jump: bool, target: Target, where: str, depth: int
     return hops_of_command_line(line, line.words[0], place, depth + 1)
 
 
-def hops_of_command_line(line: CommandLine, host: str, where: str, depth: int = 0) -> list[Hop]:
+def hops_of_command_line(line: CommandLine, host: str, where: str, depth: int) -> list[Hop]:
     """Return the hop that a command line names, after all hops before.
 
     Raises:

@@ -11,7 +11,12 @@ from results.figures.drawing import Drawing, Metric, house_style, new_figure
 from results.figures.style import MARKERS, line_with_band
 from results.papers.dft11.connectivity import mean_interval
 from results.papers.dft11.figures import tree_words
-from results.papers.experiment_runs import ExperimentRun, has_verdict, load_experiment_run
+from results.papers.experiment_runs import (
+    ExperimentRun,
+    has_verdict,
+    load_experiment_run,
+    plan_for_experiment,
+)
 from results.tables.json_files import IntegrityError, ResultsError
 
 if TYPE_CHECKING:
@@ -151,10 +156,15 @@ def check_simulated_run(spark: "SparkSession", run_dir: Path) -> dict[str, Any]:
         ResultsError: the experiment records no deliveries: it concerns shapes, times or storage.
         IntegrityError: its counts contradict each other.
     """
-    from pyspark.sql import functions as F
-
     if not has_verdict(run_dir):
         raise ResultsError(f"{run_dir}: no deliveries are recorded, so none can be judged; plot it")
+    with plan_for_experiment(spark, run_dir):
+        return _judge_deliveries(spark, run_dir)
+
+
+def _judge_deliveries(spark: "SparkSession", run_dir: Path) -> dict[str, Any]:
+    from pyspark.sql import functions as F
+
     run = load_experiment_run(spark, run_dir)
     if run.manifest["kind"] == "behaviour":
         return _judge_draws(run.table(spark, "judged_draws"))

@@ -129,7 +129,7 @@ def fig12(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 
 @house_style()
-def draw_fig12(run: ExperimentRun, rows: Sequence[Row], agreed: Sequence[bool] = ()) -> Drawing:
+def draw_fig12(run: ExperimentRun, rows: Sequence[Row], agreed: Sequence[bool]) -> Drawing:
     """Return figure 12 from the rows of `session_distribution`.
 
     Args:
