@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from brokerd.model.losses import LAST_LINEAGE
 from results.rules.log_doubts import (
     doubts_about_clock,
     doubts_about_file,
@@ -22,6 +21,8 @@ from results.tables.json_files import IntegrityError, read_json_lines
 from results.tables.manifest import Run
 from results.tables.record_files import LARGEST_SEQUENCE, RECORDS, RecordFile, read_record_file
 
+_LATEST_LOSS: Final = (1 << 32) - 1
+"""The highest incarnation of a stream that begins with a loss: a time in seconds, of 2106."""
 _LAST_POSITION: Final = (1 << 63) - 1
 
 
@@ -199,7 +200,7 @@ def gaps_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, str
             raise IntegrityError(f"{path}: {line} has no time")
         announced_ns = moved(line["t_ns"], host)
         is_of_stream = names["reason"] == STATE_LOST and names["source"] not in publishers
-        stated = _range_in(path, line, *((LAST_LINEAGE, _LAST_POSITION) if is_of_stream else ()))
+        stated = _range_in(path, line, *((_LATEST_LOSS, _LAST_POSITION) if is_of_stream else ()))
         gap = Gap(names["source"], *stated, names["reason"], line["place"], announced_ns)
         found.setdefault((names["sub_id"], gap.source), []).append(gap)
     return found

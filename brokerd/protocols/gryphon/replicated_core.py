@@ -140,6 +140,7 @@ class ReplicatedCore(CoreWrapper):
         self._next_token = _OWN_TOKENS
         self._offsets: dict[str, int] = {}
         self._owners: dict[BrokerNumber, int] = {}
+        self._stated_to: dict[BrokerNumber, _Session] = {}
         self._has_lineage = False
         self._has_dialled = False
         self._writes_sent = 0
@@ -355,33 +356,23 @@ class ReplicatedCore(CoreWrapper):
         for peer in self._sessions:
             self._announce_copy(peer)
 
-    def _announce_copy(self, peer: BrokerNumber) -> None:
-        is_last = self._owners.get(peer) == self._sessions[peer].incarnation
-        if self._has_lineage and self.copies.is_read and is_last:
-            self._send(peer, self.copies.state_of(peer))
+    def _announce_copy(self, peer: BrokerNumber, durable: _Session | None = None) -> None:
+        """State its copy to an owner once in a session, after the incarnation is on this disk.
 
-    def _admit_owner(self, peer: BrokerNumber, session: _Session) -> bool:
-        """Return True if no later process of an owner has had a session here.
+        So a process that restores its state excludes an earlier one, which may run elsewhere.
 
-        The latest incarnation is durable before the owner receives the state of its copy. So a
-        process that restores its state excludes an earlier one, which may run on another host.
+        Args:
+            durable: the session of the incarnation that has been written.
         """
-        known = self._owners.get(peer, 0)
-        if session.incarnation < known:
-            reason = f"incarnation {session.incarnation} of an owner, after {known}"
-            self._effects.append(CloseSession(peer, reason))
-            return False
-        if session.incarnation > known:
-            change = Change(REPLICATION, f"{_OWNER}{peer}", session.incarnation)
-            action = partial(self._state_to, peer, session)
-            self._effects.append(Commit((change,), self._when(action)))
-        return True
-
-    def _state_to(self, peer: BrokerNumber, session: _Session) -> None:
-        """State its copy to an owner, whose incarnation is durable."""
-        self._owners[peer] = max(self._owners.get(peer, 0), session.incarnation)
-        if self._sessions.get(peer) == session:
-            self._announce_copy(peer)
+        if durable is not None:
+            self._owners[peer] = max(self._owners.get(peer, 0), durable.incarnation)
+        session = self._sessions.get(peer)
+        if session is None or self._stated_to.get(peer) == session:
+            return
+        is_durable = self._owners.get(peer) == session.incarnation
+        if self._has_lineage and self.copies.is_read and is_durable:
+            self._stated_to[peer] = session
+            self._send(peer, self.copies.state_of(peer))
 
     # ------------------------------------------------------------ sessions
 
@@ -391,8 +382,15 @@ class ReplicatedCore(CoreWrapper):
         if isinstance(peer, str):
             return
         session = _Session(event.session, event.incarnation)
-        if peer in self.copies.owners and not self._admit_owner(peer, session):
+        known = self._owners.get(peer, 0)
+        if session.incarnation < known:
+            reason = f"incarnation {session.incarnation} of an owner, after {known}"
+            self._effects.append(CloseSession(peer, reason))
             return
+        if session.incarnation > known and peer in self.copies.owners:
+            change = Change(REPLICATION, f"{_OWNER}{peer}", session.incarnation)
+            action = partial(self._announce_copy, peer, session)
+            self._effects.append(Commit((change,), self._when(action)))
         self._sessions[peer] = session
         self._deadlines.cancel(peer)
         self._announce_copy(peer)

@@ -410,6 +410,13 @@ def test_a_replica_refuses_an_owner_once_a_later_process_of_it_had_a_session() -
     assert commit.token is not None
     assert stated_to_owner(replica.handle(Persisted(commit.token), 0))
     replica.handle(SessionLost(0, 1, "closed_by_peer"), 0)
+    crossed = started_replica({})
+    tokens = []
+    for session in (1, 2):
+        effects = crossed.handle(SessionEstablished(0, session, later), 0)
+        tokens += [each.token for each in effects if isinstance(each, Commit)]
+    stated = [stated_to_owner(crossed.handle(Persisted(token or 0), 0)) for token in tokens]
+    assert stated == [True, False], "once in a session"
     restarted = started_replica({change.key: change.value for change in commit.changes})
     for each in (replica, restarted):
         effects = each.handle(SessionEstablished(0, 2, 5), 0)
