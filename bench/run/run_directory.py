@@ -240,6 +240,7 @@ def write_checksums(folder: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
