@@ -80,7 +80,10 @@ def _report(found: Progress, request: ExplorationRequest, cpu_s: float) -> Resul
     marks, unreached = [*marks_of(world.protocol)], found.unreached(world.protocol)
     per_s = found.transitions / cpu_s if cpu_s else 0.0
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    extent = "complete" if found.is_complete else f"{counted(found.waiting, 'state')} not expanded"
+    bounds = _bounds_of(request)
+    extent = f"{counted(found.waiting, 'state')} not expanded"
+    if found.is_complete:
+        extent = f"complete only {' and '.join(bounds)}" if bounds else "complete"
     lines = [
         world.describe(),
         f"{extent}: {counted(found.states, 'state')}, {counted(found.transitions, 'transition')}, "
@@ -88,8 +91,8 @@ def _report(found: Progress, request: ExplorationRequest, cpu_s: float) -> Resul
         f"{len(marks) - len(unreached)} of {len(marks)} marks reached; {cpu_s:.1f} s of CPU, "
         f"{per_s:,.0f} transitions/s, {memory >> 20:,} MB",
     ]
-    if found.is_complete and unreached and request.delay_bound is None:
-        lines.append(f"out of reach in this world: {', '.join(unreached)}")
+    if found.is_complete and unreached:
+        lines.append(f"marks not reached: {', '.join(unreached)}")
     path = _write(request, finding) if finding is not None else None
     if finding is not None:
         lines.append(
@@ -106,11 +109,14 @@ def _report(found: Progress, request: ExplorationRequest, cpu_s: float) -> Resul
                 "faults": world.faults,
                 "kinds": [*world.kinds],
                 "early": world.early,
+                "has_lag": world.has_lag,
                 "delay_bound": request.delay_bound,
                 "mutants": sorted(world.mutants),
                 "settings": [*world.settings],
             },
-            "complete": found.is_complete,
+            "complete": found.is_complete and not bounds,
+            "complete_within_bounds": found.is_complete,
+            "bounds": bounds,
             "states": found.states,
             "transitions": found.transitions,
             "depth": found.depth,
@@ -127,6 +133,14 @@ def _report(found: Progress, request: ExplorationRequest, cpu_s: float) -> Resul
         text="\n".join(lines),
         because=_because(found, request, path),
     )
+
+
+def _bounds_of(request: ExplorationRequest) -> list[str]:
+    """Return the conditions under which an ended search has covered all histories."""
+    found = [] if request.world.has_lag else ["without lag of clients and disks"]
+    if request.delay_bound is not None:
+        found.append(f"within {counted(request.delay_bound, 'delay')}")
+    return found
 
 
 def _because(

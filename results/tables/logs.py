@@ -22,7 +22,8 @@ from results.tables.manifest import Run
 from results.tables.record_files import LARGEST_SEQUENCE, RECORDS, RecordFile, read_record_file
 
 _LATEST_LOSS: Final = (1 << 32) - 1
-"""The highest incarnation of a stream that begins with a loss: a time in seconds, of 2106."""
+"""The highest incarnation of a stream that begins with a loss: a time in seconds, to 2106."""
+
 _LAST_POSITION: Final = (1 << 63) - 1
 
 

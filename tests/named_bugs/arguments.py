@@ -28,6 +28,7 @@ from tests.protocols.parts import test_neighbours as neighbours
 from tests.results.test_false_witnesses import SAMPLE
 from tests.results.test_risks import fault
 from tests.results.test_witnesses import by_spark
+from tests.simulator import test_exploration as exploration
 from tests.storage import test_crashes as crashes
 from tests.storage.test_meta_store import index_lost, on_disk
 
@@ -58,6 +59,10 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "incarnations-are-of-any-process": {"incarnation": None},
     # effects
     "delay-seen-at-one-end": {"near_us": None},
+    # small worlds
+    "fingerprints-leave-out-ranges": {"one": range(1), "other": range(2)},
+    "paths-of-sleeping-actions": {"world": exploration.TWINS[0]},
+    "prompt-subscribers-are-invisible": {"world": exploration.PROMPT_TWINS[1]},
     # ges_reliable
     "once-slow-a-storage-stays-slow": {
         "kind": ges_again.Putting,

@@ -533,6 +533,16 @@ def test_explore_tells_whether_a_world_is_complete(call: Call) -> None:
     assert "raise --max-states" in part.err
 
 
+def test_explore_names_the_bounds_under_which_a_world_is_complete(call: Call) -> None:
+    prompt = call(*TINY, "--protocol", "best_effort", "--no-lag")
+    assert prompt.status == 0
+    assert not prompt.document["complete"]
+    assert prompt.document["complete_within_bounds"]
+    assert prompt.document["bounds"] == ["without lag of clients and disks"]
+    delayed = call(*TINY[:-1], "--protocol", "best_effort", "--delay-bound", "0")
+    assert "complete only within 0 delays: " in delayed.out
+
+
 def test_a_history_that_explore_writes_repeats_its_violation(call: Call) -> None:
     found = call(*TINY, "--mutant", "M14", "--output", "found.history")
     assert found.status == 1

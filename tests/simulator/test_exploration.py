@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,6 +13,7 @@ from random import Random
 import pytest
 
 from brokerd.errors import ConfigError
+from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.simulator.checks.protocol_checks import with_bugs
 from brokerd.simulator.search.exploration.exploration import Exploration
 from brokerd.simulator.search.exploration.fingerprint import Fingerprints
@@ -43,7 +46,7 @@ def test_a_tiny_world_of_each_protocol_is_complete_without_a_violation(protocol:
     found = explore(replace(TINY, protocol=protocol)).progress
     assert found.finding is None
     assert found.is_complete
-    assert found.states > 20
+    assert found.transitions > 60
     assert found.finals > 0, "no history ends with everything delivered"
 
 
@@ -76,6 +79,42 @@ def test_a_reduced_search_reaches_the_same_ends_and_marks_with_fewer_states(
     assert reduced.progress.transitions < plain.progress.transitions
 
 
+PROMPT_TWINS = (
+    replace(TINY, protocol="best_effort", brokers=3, publications=2),
+    replace(TINY, protocol="best_effort", faults=1, kinds=("crash",)),
+    replace(TINY, protocol="gryphon"),
+)
+
+
+@pytest.mark.parametrize("world", PROMPT_TWINS, ids=lambda each: f"{each.protocol}-{each.faults}")
+def test_a_search_without_lag_reaches_the_same_ends_with_and_without_reduction(
+    world: SmallWorld,
+) -> None:
+    prompt = replace(world, has_lag=False)
+    reduced, plain = explore(prompt), explore(prompt, reduced=False)
+    assert reduced.progress.is_complete
+    assert reduced.ends == plain.ends
+    assert plain.progress.marks.keys() <= reduced.progress.marks.keys()
+    assert reduced.progress.states < plain.progress.states
+
+
+@pytest.mark.parametrize("protocol", ["best_effort", "delta_tree"])
+def test_the_ends_without_lag_are_ends_with_lag(protocol: str) -> None:
+    world = replace(TINY, protocol=protocol)
+    prompt, whole = explore(replace(world, has_lag=False)), explore(world)
+    assert prompt.ends.keys() <= whole.ends.keys()
+    assert prompt.progress.transitions < whole.progress.transitions
+
+
+def test_a_broker_of_the_next_fault_acts_at_any_moment() -> None:
+    state = WorldState.begin(replace(TINY, faults=1, has_lag=False))
+    state.perform(("publish", "p1", 0, 1))
+    state.plan("1")
+    assert state.enabled() == [("p1>0",)]
+    state.plan("0")
+    assert ("crash", 0, 0) in state.enabled()
+
+
 def test_only_deliveries_at_different_brokers_are_independent() -> None:
     assert is_independent(("0>1",), ("1>2",))
     assert is_independent(("0>1#1",), ("2:disk",))
@@ -89,7 +128,34 @@ def test_a_delay_bound_covers_a_part_of_the_world() -> None:
     world = replace(TINY, protocol="best_effort")
     bounded, whole = explore(world, delays=0), explore(world, reduced=False)
     assert bounded.progress.is_complete
-    assert bounded.fingerprints < whole.fingerprints
+    assert {each[:16] for each in bounded.fingerprints} < whole.fingerprints
+
+
+LEAVES = (
+    (range(1), range(2)),
+    (bytearray(b"a"), bytearray(b"b")),
+    (deque((1,)), deque((2,))),
+    ({1}, {2}),
+    ([1, 2], [2, 1]),
+    ({1: 2, 3: 4}, {3: 4, 1: 2}),
+)
+
+
+@pytest.mark.parametrize("one, other", LEAVES, ids=lambda leaf: type(leaf).__name__)
+def test_different_contents_have_different_fingerprints(one: object, other: object) -> None:
+    fingerprints = Fingerprints()
+    assert fingerprints.digest([one], 0) != fingerprints.digest([other], 0)
+    assert fingerprints.digest([one], 0) == fingerprints.digest([copy(one)], 0)
+
+
+def test_a_record_and_its_copy_are_the_same_value() -> None:
+    fingerprints, run = Fingerprints(), PublishAcknowledged(1, 2)
+    assert fingerprints.digest([run, run], 0) == fingerprints.digest([run, copy(run)], 0)
+
+
+def test_a_class_without_readable_contents_is_refused() -> None:
+    with pytest.raises(AssertionError, match="leaves out the contents of <class 'slice'>"):
+        Fingerprints().digest([slice(1)], 0)
 
 
 def test_a_world_returns_to_each_snapshot_and_goes_on_from_it() -> None:

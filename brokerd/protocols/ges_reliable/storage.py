@@ -223,12 +223,13 @@ class Storage:
             self._begin()
 
     def _begin(self) -> None:
-        """Begin after the log is read.
+        """Begin after the log is read; release what receipts on disk permit.
 
         A finer storage has lost nothing: its broker was no storage when the loss was accepted.
         """
         if self._lineage and self.profile is None:
             self._take(self.log.announce_loss(self._lineage))
+        self._release()
         self._take(self.feeds.begin(self._machine.now_ns))
         if not self._parameters.fetch_wait_ns:
             self._request_fetches()

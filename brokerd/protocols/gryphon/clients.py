@@ -179,6 +179,7 @@ class Clients:
         self._own_filter = own_filter
         self._final: dict[StreamId, int] = {}
         self._proofs: dict[OwnSubscription, dict[StreamId, int]] = {}
+        self._restarting: dict[OwnSubscription, int] = {}
         self._restored = RestoredSubscriptions(machine)
 
     def handlers(self) -> dict[type, MessageHandler]:
@@ -365,7 +366,19 @@ class Clients:
         ends = [[*stream, end] for stream, end in local.begins_after.items()]
         has_begun = begins or self._own_filter is None
         row = Change(RESTARTED, local.row, ends if has_begun else NOT_BEGUN)
-        self._disk.commit((row,), lambda: None)
+        self._restarting[local] = self._restarting.get(local, 0) + 1
+        self._disk.commit((row,), partial(self._on_restarted, local))
+
+    def _on_restarted(self, local: OwnSubscription) -> None:
+        """Announce the gap of a restart whose row is durable: a crash restarts no later."""
+        self._restarting[local] -= 1
+        if self._restarting[local]:
+            return
+        del self._restarting[local]
+        client = self.table.clients.get(local.client)
+        is_requested = client is not None and client.connected and client.session == local.claimed
+        if client is not None and is_requested and not local.is_over:
+            self._claim(client, local)
 
     def _on_kept(self, client: Client, local: OwnSubscription) -> None:
         """Start a subscription on disk once all pubends have announced its ticks."""
@@ -391,7 +404,7 @@ class Clients:
         local.claimed = client.session
         if self.own.drop_unknown_restart(client, local):
             self._forget_restart(local)
-        if local.started:
+        if local.started and local not in self._restarting:
             gaps = [*self.table.gaps_of_lost(client, local.number, local.begins_after)]
             positions = self._positions(local)
             self._take_done(self.own.claim(client, local, positions, gaps))

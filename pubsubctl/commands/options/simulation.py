@@ -155,6 +155,13 @@ class WorldOptions:
             "--early", metavar="N", help="Fire N deadlines although something else can happen."
         ),
     ] = 0
+    has_lag: Annotated[
+        bool,
+        _world_option(
+            "--lag/--no-lag",
+            help="Let clients and disks act at any moment, or at once; see `help simulation`.",
+        ),
+    ] = True
     delay_bound: Annotated[
         int | None,
         _search_option(
@@ -205,6 +212,7 @@ class WorldOptions:
             faults=self.faults,
             kinds=tuple(self.kinds or FAULT_KINDS),
             early=self.early,
+            has_lag=self.has_lag,
             mutants=mutants,
             settings=settings,
         )

@@ -54,6 +54,9 @@ RULES = {
     "retired-serves-on": "a_storage_retires",
     "returned-subscription-skips-publications": "a_returning_client_continues_in_between",
     "released-and-not-chopped": "epochs_released_before_a_crash_are_truncated_after_it",
+    "recovered-acknowledgements-release-nothing": (
+        "acknowledgements_durable_before_a_crash_release_after_it"
+    ),
     "successor-without-a-previous-storage": "a_broker_dies_in_a_handover",
     "end-of-the-previous-storage-is-not-reported": (
         "a_client_at_its_successor_first_queries_the_previous_storage"

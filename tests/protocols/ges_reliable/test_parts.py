@@ -31,11 +31,18 @@ from brokerd.protocols.ges_reliable.messages import (
     SubscriptionRequest,
 )
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.state import Delivery, LogRelease, StoredSubscription
+from brokerd.protocols.ges_reliable.state import (
+    RECEIPTS,
+    REGISTERED,
+    Delivery,
+    LogRelease,
+    StoredSubscription,
+)
 from brokerd.protocols.ges_reliable.storage import Storage
 from brokerd.protocols.interface import Append, Commit, LogEnds, Read, RecordsRead
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, EventMachine
+from brokerd.protocols.parts.records import predicate_row
 from brokerd.protocols.registry import parameters_on, protocols_for, read_topology
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.protocols.ges_reliable.test_stories import TOPOLOGY
@@ -359,6 +366,18 @@ def epochs_released_before_a_crash_are_truncated_after_it() -> None:
     assert [type(each) for each in found] == [LogRelease], "nothing would ever chop it"
 
 
+def acknowledgements_durable_before_a_crash_release_after_it() -> None:
+    alone, later = StorageAlone(), StorageAlone()
+    alone.receives_from(Store(S, 0, HOME, run(1, 3)))
+    (record,) = next(each.records for each in alone.machine.effects if type(each) is Append)
+    registered = {"c/1": [1, HOME, 0, predicate_row(EVERYTHING)]}
+    tables = {REGISTERED: registered, RECEIPTS: {"c/1": [3, 3]}}
+    later.storage.recover(tables, LogEnds(1, 2))
+    later.storage.on_records(RecordsRead("storage", 1, (b"".join(map(bytes, record)),)))
+    state = later.storage.state()
+    assert (state.receipts, state.released, state.retained) == (3, 3, 0)
+
+
 def a_session_joins_a_loss_marker_with_later_publications() -> None:
     """A storage that accepted a loss stores both; another one proves the loss to the publisher."""
     (store,) = KINDS_OF_STORE
@@ -429,6 +448,7 @@ PARTS = (
     a_message_to_the_own_broker_waits_for_the_end_of_the_event,
     a_publisher_roams,
     epochs_released_before_a_crash_are_truncated_after_it,
+    acknowledgements_durable_before_a_crash_release_after_it,
     a_storage_refuses_forged_runs,
     a_finer_storage_announces_no_loss,
     a_session_joins_a_loss_marker_with_later_publications,

@@ -23,6 +23,7 @@ from brokerd.protocols.parts.records import pack_run
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
+from brokerd.storage.files import MARK_BYTES
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import MARK_NAME, LogVolume
 from brokerd.units import SECOND_NS
@@ -209,7 +210,7 @@ def test_a_record_that_is_half_on_disk_never_was(tmp_path: Path, torn_bytes: int
         (file,) = (tmp_path / "logs").glob("*.log")
         sizes.append(file.stat().st_size)
     volume.close()
-    (tmp_path / "logs" / MARK_NAME).unlink()  # the marker of the durable end
+    (tmp_path / "logs" / MARK_NAME).write_bytes(bytes(MARK_BYTES))  # the mark stayed behind
     with file.open("r+b") as end:
         end.truncate(sizes[1] - torn_bytes)
     volume = LogVolume(tmp_path / "logs")

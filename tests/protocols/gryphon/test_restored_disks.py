@@ -12,7 +12,7 @@ from brokerd.simulator.checks.marks import MarkStep
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.seed_report import SeedReport
-from brokerd.simulator.search.swarm import PlanRun
+from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, run_seed
 from brokerd.simulator.world.clock import TimedSchedule, WallClocks
 from brokerd.simulator.world.views import BrokerView
 from brokerd.units import SECOND_NS
@@ -158,6 +158,14 @@ def test_a_restarted_subscription_receives_the_event_of_the_next_tick() -> None:
     report = PlanRun(read_plan(NEXT_TICK)).report(-1, "")
     assert not report.violations, report.describe()
     assert report.counters["owed"] == 3
+
+
+def test_a_restart_is_announced_once_a_crash_cannot_repeat_it() -> None:
+    """The broker crashes between the announcement of the gap and the row of the restart."""
+    options = SwarmOptions(settings=("nack_chunk_ns=100000",))
+    report = run_seed(131_000_005, "gryphon", options)
+    assert not report.violations, report.describe()
+    assert report.counters["in_gaps_of_lost_state"]
 
 
 def test_the_clock_of_a_broker_that_accepts_a_loss_is_ahead_of_all_its_times() -> None:

@@ -10,8 +10,15 @@ Every step of every broker is still reached, and so is every final state; some s
 not, so that a check that compares two brokers sees fewer moments. If no chosen action leads to a
 deeper state, the search performs all actions: otherwise an action could wait in a circle forever.
 
+A path of states with a single chosen action each is one transition between two stored states. The
+search checks every state of a path, but restores and stores none.
+
 With a delay bound, deliveries follow the order of creation of their lanes, and every skipped lane
-costs one delay. Then the search covers all histories within the bound.
+costs one delay. Then the search covers all histories within the bound, and states with different
+orders of their lanes are different states.
+
+Without lag, clients and disks act at once, except at the process of the next fault. Then the search
+covers these histories only. `Exploration.ends` without lag are a part of the ends with lag.
 
 Paper: Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems" (1996), §5
 (sleep sets); Emmi, Qadeer and Rakamaric, "Delay-bounded scheduling" (POPL 2011).
@@ -29,13 +36,17 @@ from brokerd.simulator.checks.marks import ADVANCED_AGAIN
 from brokerd.simulator.checks.protocol_checks import marks_of, simulation_of
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.exploration.fingerprint import Fingerprints
+from brokerd.simulator.search.exploration.processes import is_lane
 from brokerd.simulator.search.exploration.reduction import choose, is_independent
-from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState, is_lane
+from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState
 from brokerd.simulator.search.exploration.snapshots import Snapshot, Snapshots
 from brokerd.simulator.world.actions import Action
 
 HELD_BYTES: Final = 2 << 30
 """Limit of the snapshots of states that wait for their expansion; other states are replayed."""
+
+_LONGEST_PATH: Final = 400
+"""Limit of the actions between two states."""
 
 _NESTING: Final = 20_000
 """Limit of nested calls, which a snapshot needs for long chains of objects."""
@@ -127,13 +138,14 @@ class Exploration:
         self.progress = Progress()
         self._bounded = delay_bound is not None
         self._reduced = is_reduced and not self._bounded
+        self._follows = self._reduced or (is_reduced and not world.has_lag)
         self._delays = delay_bound or 0
         self._static = (type(world.scene().parameters),)
         self._snapshots: Snapshots
         self._first: Snapshot
         self._fingerprints: Fingerprints
         self._numbers: dict[bytes, int] = {}
-        self._parents: list[tuple[int, Action]] = []
+        self._parents: list[tuple[int, Sequence[Action]]] = []
         self._depths: list[int] = []
         self._sleeps: list[Sleep] = []
         self._left: list[int] = []
@@ -233,20 +245,50 @@ class Exploration:
             if not restored:
                 state = self._restore(task)
             restored = False
-            finding = self._perform(state, action)
-            if finding is not None:
-                history = self._history(task.number)
-                self.progress.finding = Finding(*finding, (*history, action))
-                return True
-            sleep: Sleep = frozenset()
+            path, sleep = [action], frozenset[Action]()
             if commutes:
                 sleep = frozenset(each for each in asleep if is_independent(each, action))
                 asleep[action] = None
-            for number in self._add_each(state, task.number, action, sleep, delays):
+            finding = self._perform(state, action)
+            if finding is None and self._follows:
+                finding, sleep = self._follow(state, path, sleep)
+            if finding is not None:
+                history = self._history(task.number)
+                self.progress.finding = Finding(*finding, (*history, *path))
+                return True
+            for number in self._add_each(state, task.number, path, sleep, delays):
                 is_ahead |= self._depths[number] > depth
             if self.progress.finding is not None:
                 return True
         return is_ahead
+
+    def _follow(
+        self, state: WorldState, path: list[Action], sleep: Sleep
+    ) -> tuple[tuple[str, str] | None, Sleep]:
+        """Perform actions as long as each is the only chosen action of its state.
+
+        Return the rule and the words of a violation, and the remaining sleep set.
+        """
+        while len(path) < _LONGEST_PATH and not state.is_late() and not self._list_plans(state):
+            enabled = state.enabled()
+            sleep = frozenset(each for each in sleep if each in enabled)
+            chosen = choose(state, enabled) if self._reduced else enabled
+            if len(chosen) != 1 or chosen[0] in sleep:
+                break
+            action = chosen[0]
+            path.append(action)
+            if state.acted.link_faults.cut_directions():
+                sleep = frozenset()
+            sleep = frozenset(each for each in sleep if is_independent(each, action))
+            found = self._perform(state, action)
+            if found is not None:
+                return found, sleep
+        return None, sleep
+
+    def _list_plans(self, state: WorldState) -> list[str]:
+        """Return the plans of the next fault among which the search must choose now."""
+        is_planned = self._reduced or not self.world.has_lag
+        return state.list_plans() if is_planned and not state.spent.planned else []
 
     def _perform(self, state: WorldState, action: Action) -> tuple[str, str] | None:
         """Perform an action; return the rule and the words of a violation."""
@@ -276,29 +318,31 @@ class Exploration:
                 raise InvariantViolated(rule, oracle.first_violations[0])
 
     def _add_each(
-        self, state: WorldState, parent: int, action: Action, sleep: Sleep, delays: int
+        self, state: WorldState, parent: int, path: Sequence[Action], sleep: Sleep, delays: int
     ) -> list[int]:
-        """Add the result of an action, once for each plan of the next fault."""
-        plans = state.list_plans() if self._reduced and not state.spent.planned else []
+        """Add the result of a path, once for each plan of the next fault."""
+        plans = self._list_plans(state)
         found: list[int] = []
         for plan in plans or (state.spent.planned,):
             if self.progress.finding is None:
                 state.plan(plan)
-                found.append(self._add(state, parent, action, sleep, delays))
+                found.append(self._add(state, parent, path, sleep, delays))
         return found
 
     def _add(
-        self, state: WorldState, parent: int, action: Action, sleep: Sleep, delays: int
+        self, state: WorldState, parent: int, path: Sequence[Action], sleep: Sleep, delays: int
     ) -> int:
-        """Schedule the expansion of the result of an action; return the number of the state."""
-        fingerprint = self._fingerprints.of(state)
+        """Schedule the expansion of the result of a path; return the number of the state."""
+        plain = fingerprint = self._fingerprints.of(state)
+        if self._bounded:
+            fingerprint += state.digest_order()
         number = self._numbers.get(fingerprint)
         if number is not None:
             self._revisit(number, sleep, delays)
             return number
         number = self._numbers[fingerprint] = len(self._parents)
-        depth = self._depths[parent] + 1 if parent >= 0 else 0
-        self._parents.append((parent, action))
+        depth = self._depths[parent] + len(path) if parent >= 0 else 0
+        self._parents.append((parent, path))
         self._depths.append(depth)
         self._sleeps.append(sleep)
         self._left.append(delays)
@@ -307,7 +351,7 @@ class Exploration:
         self.progress.depth = max(self.progress.depth, depth)
         self._schedule(_Task(number, None, sleep, None, delays))
         if state.is_late():
-            self._add_end(state, fingerprint)
+            self._add_end(state, plain)
         found = self._fault_of(state)
         if found is not None:
             self.progress.finding = Finding(*found, self._history(number))
@@ -340,18 +384,17 @@ class Exploration:
         return None
 
     def _judge_state(self, state: WorldState) -> None:
-        """Check every broker; in a quiescent state, check that everything owed has arrived."""
+        """Check that everything owed has arrived, or arrives with time; only in a late state."""
         cluster = state.acted.cluster
-        cluster.inspection.check_internals()
         if not state.is_late():
             return
+        state.touch_all()
         if state.acted.has_converged():
             self.progress.finals += 1
             cluster.inspection.recount()
             if self.world.is_strict:
                 cluster.oracle.judge_end()
             return
-        state.touch_all()
         state.acted.settle(Random(0))
 
     # ------------------------------------------------------------ states
@@ -377,5 +420,5 @@ class Exploration:
         actions: list[Action] = []
         while (parent := self._parents[number])[0] >= 0:
             number = parent[0]
-            actions.append(parent[1])
+            actions.extend(reversed(parent[1]))
         return tuple(reversed(actions))

@@ -15,7 +15,7 @@ from functools import partial
 from hashlib import blake2b
 from io import BytesIO
 from random import Random
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType
 from typing import Any, Final
 
 from brokerd.matching.memo import MatchMemo
@@ -55,7 +55,7 @@ STATIC: Final = (
 )  # fmt: skip
 """Classes of objects that a fingerprint only names: wiring, caches, and parts covered elsewhere."""
 
-_VALUES: Final = (tuple, Enum, MethodType, partial, deque, memoryview)
+_VALUES: Final = (tuple, Enum, MethodType, partial, deque, memoryview, range)
 
 _PLAIN: Final = frozenset((str, bytes, bool, float, type(None), tuple, list, dict))
 
@@ -132,8 +132,7 @@ class _Reader:
         self.kind = kind
         self.name = kind.__qualname__
         self.is_static = is_static
-        frozen = is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen  # noqa: B009
-        self.is_value = frozen or issubclass(kind, _VALUES)
+        self.is_value = issubclass(kind, _VALUES) or _is_frozen(kind)
         self._slots = [
             name
             for base in reversed(kind.__mro__)
@@ -156,17 +155,32 @@ class _Reader:
             return bytes(item)
         if kind is MethodType:
             return item.__func__.__qualname__, item.__self__
+        if kind is MethodWrapperType:
+            return item.__name__, item.__self__
         if kind is FunctionType:
             return item.__qualname__, [cell.cell_contents for cell in item.__closure__ or ()]
         if kind is partial:
             return item.func, item.args, item.keywords
         if issubclass(kind, Enum):
             return item.value
+        if kind is range:
+            return item.start, item.stop, item.step
+        if kind is bytearray:
+            return bytes(item)
+        assert kind.__module__ != "builtins", f"a fingerprint leaves out the contents of {kind}"
         found = [getattr(item, name, None) for name in self._slots]
         more = getattr(item, "__dict__", None)
         if more:
             found += [value for name, value in more.items() if name not in SKIPPED]
         return found
+
+
+def _is_frozen(kind: type) -> bool:
+    """Return True for a frozen class; a `record` is hashed by its contents, and frozen alike."""
+    if not is_dataclass(kind):
+        return False
+    parameters = getattr(kind, "__dataclass_params__")  # noqa: B009
+    return bool(parameters.frozen or parameters.unsafe_hash)
 
 
 def _slots_of(base: type) -> tuple[str, ...]:

@@ -82,6 +82,7 @@ def read_history(text: str) -> tuple[SmallWorld, tuple[Action, ...]]:
             kinds=tuple(lists["kinds"]),
             mutants=frozenset(named_bug(name, protocol).name for name in lists["mutants"]),
             settings=tuple(lists["settings"]),
+            has_lag=True,
             **numbers,
         )
         world.check()

@@ -32,7 +32,8 @@ from typing import Final
 
 from brokerd.model.client_messages import Connected, Deliveries, PublishAcknowledged, Subscribed
 from brokerd.model.identity import Peer
-from brokerd.simulator.search.exploration.small_world import LINKS, PUBLISHER, WorldState, is_lane
+from brokerd.simulator.search.exploration.processes import is_lane, peer_of, processes_of
+from brokerd.simulator.search.exploration.small_world import LINKS, PUBLISHER, WorldState
 from brokerd.simulator.world.actions import Action
 from brokerd.simulator.world.clock import Lane
 from brokerd.simulator.world.sessions import SessionEnd
@@ -41,9 +42,6 @@ Group = frozenset[Peer]
 
 _INVISIBLE: Final = (Connected, PublishAcknowledged)
 """Messages to clients that no later check of a broker or of another client reads, in any world."""
-
-_REQUESTS: Final = ("publish", "subscribe", "restart", "crash", "suspect")
-"""Verbs of actions that belong to their first target."""
 
 
 def is_independent(one: Action, other: Action) -> bool:
@@ -56,22 +54,6 @@ def _broker_of(action: Action) -> Peer | None:
     """Return the only broker that an action changes; None for all other actions."""
     found = processes_of(action) if is_lane(action) else ()
     return found[0] if len(found) == 1 and isinstance(found[0], int) else None
-
-
-def processes_of(action: Action) -> tuple[Peer, ...]:
-    """Return the processes of an action; none for an action that may concern all of them."""
-    if not is_lane(action):
-        return (action[1],) if action[0] in _REQUESTS else ()
-    name = action[0].partition("#")[0]
-    if ">" in name:
-        return (_peer(name.partition(">")[2]),)
-    owner, _, rest = name.partition(":")
-    kind, _, peer = rest.partition(":")
-    return (_peer(owner), _peer(peer)) if kind == "dials" else (_peer(owner),)
-
-
-def _peer(word: str) -> Peer:
-    return int(word) if word.isdigit() else word
 
 
 def choose(state: WorldState, enabled: Sequence[Action]) -> list[Action]:
@@ -135,7 +117,13 @@ def _find_visible(
         has_more = state.spent.published < state.world.publications
         invisible = (*_INVISIBLE, Deliveries, *(() if has_more else (Subscribed,)))
     else:
-        invisible = _INVISIBLE
+        has_more, invisible = True, _INVISIBLE
+    if has_more and not state.world.has_lag:
+        # A subscriber without lag receives within the action of its broker.
+        homes = {
+            client.broker for client in state.acted.clients.values() if client.name != PUBLISHER
+        }
+        found |= dict.fromkeys(each for each in enabled if homes & {*processes_of(each)})
     for name, lane in lanes.items():
         receiver = name.partition("#")[0].rpartition(">")[2]
         if receiver in state.acted.clients and lane.queue[0][0].__name__ == "arrives":
@@ -164,7 +152,7 @@ class Neighbourhood:
             self._always.add(PUBLISHER)
         for name, _ in world.subscribers(acted.scene.topology)[spent.subscribed :]:
             self._always.add(name)
-        self._planned = _peer(spent.planned)
+        self._planned = peer_of(spent.planned)
         if spent.planned:
             self._always.add(self._planned)
 

@@ -12,6 +12,7 @@ fails a broker or a link has an action that mends the failure, at any later mome
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from hashlib import blake2b
 from typing import Any, Final
 
 from brokerd.errors import ConfigError
@@ -21,6 +22,12 @@ from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import DEFAULT, definition_of
 from brokerd.simulator.checks.protocol_checks import planning_of
 from brokerd.simulator.checks.violations import InvariantViolated
+from brokerd.simulator.search.exploration.processes import (
+    is_lane,
+    is_local,
+    peer_of,
+    processes_of,
+)
 from brokerd.simulator.search.plan import set_parameters
 from brokerd.simulator.world.actions import BLOBS, ActedCluster, Action, Scene, describe_action
 from brokerd.simulator.world.clock import NEVER_NS, PATIENCE_NS
@@ -71,6 +78,8 @@ class SmallWorld:
         faults: number of faults in one history.
         kinds: the kinds of faults that may happen.
         early: number of deadlines that fire although another action is possible.
+        has_lag: clients and disks act at any moment. Without lag they act at once, in the order of
+            the names of their lanes; only at the process of the next fault they act at any moment.
         settings: parameters of the protocol, as `name=value`.
     """
 
@@ -81,6 +90,7 @@ class SmallWorld:
     faults: int = 1
     kinds: tuple[str, ...] = tuple(FAULT_KINDS)
     early: int = 0
+    has_lag: bool = True
     mutants: frozenset[str] = frozenset()
     settings: tuple[str, ...] = ()
 
@@ -167,6 +177,7 @@ class SmallWorld:
             f"{counted(self.subscriptions, 'subscription')}, "
             f"{counted(self.faults, 'fault')} ({', '.join(self.kinds)}), "
             f"{counted(self.early, 'early deadline')}"
+            f"{'' if self.has_lag else ', no lag'}"
         )
 
 
@@ -286,11 +297,24 @@ class WorldState:
     def enabled(self) -> list[Action]:
         """Return all possible actions, lanes first, in an order that the state determines."""
         lanes: list[Action] = [(name,) for name in self.acted.schedule.ready_lanes()]
+        if not self.world.has_lag and (prompt := [each for each in lanes if self._is_prompt(each)]):
+            return [min(prompt)]
         ended: list[Action] = [
             ("restart", broker.number) for broker in self.acted.brokers if broker.has_ended
         ]
         mends = [*self.spent.mends, *ended]
         return [*lanes, *self._requests(), *mends, *self._deadlines(), *self._faults()]
+
+    def _is_prompt(self, action: Action) -> bool:
+        """Return True if a client or disk acts at once, because no planned fault concerns it."""
+        planned = self.spent.planned
+        if planned == LINKS or not is_local(action[0]):
+            return False
+        return all(
+            process != peer_of(planned)
+            and (isinstance(process, str) or self.acted.brokers[process].alive)
+            for process in processes_of(action)
+        )
 
     def _requests(self) -> Iterator[Action]:
         spent, world = self.spent, self.world
@@ -308,6 +332,19 @@ class WorldState:
         elif self.spent.early < self.world.early:
             for number in waiting:
                 yield ("deadline", number)
+
+    def digest_order(self) -> bytes:
+        """Return a digest of the order of lanes, which decides the costs of delays."""
+        acted = self.acted
+        lanes = {lane.serial: name for name, lane in acted.schedule.ready_lanes().items()}
+        for endpoint in acted.network.endpoints.values():
+            for end in endpoint.connected:
+                lanes[end.lane.serial] = end.lane.name
+        for broker in acted.brokers:
+            for lane in (broker.disk.lane, broker.disk.log_lane):
+                lanes[lane.serial] = lane.name
+        names = [lanes[serial] for serial in sorted(lanes)]
+        return blake2b("\n".join(names).encode(), digest_size=8).digest()
 
     def list_plans(self) -> list[str]:
         """Return the possible plans of the next fault; none without another fault."""
@@ -359,7 +396,7 @@ class WorldState:
                     yield ("suspect", client.name, client.broker)
 
     def perform(self, action: Action) -> None:
-        """Perform an action that is possible in this state.
+        """Perform an action that is possible in this state, and check every broker.
 
         Raises:
             InvariantViolated: a rule was broken.
@@ -381,7 +418,9 @@ class WorldState:
         if action == WAIT:
             self.digests.clear()
         for word in re.split(r"[>:#]", action[0]) if by_lane else map(str, action[1:]):
-            self._touch(int(word) if word.isdigit() else word)
+            self._touch(peer_of(word))
+        # Checks remember: with a check after each action, equal states have equal memories.
+        acted.cluster.inspection.check_internals()
 
     def touch_all(self) -> None:
         """Record that any core may have changed."""
@@ -411,8 +450,3 @@ def _is_void(action: Any, arguments: tuple[Any, ...]) -> bool:
     if isinstance(owner, Network):
         return owner.is_void(action, arguments)
     return isinstance(owner, SimulatedDisk) and owner.is_void(arguments)
-
-
-def is_lane(action: Action) -> bool:
-    """Return True if an action takes the head of a lane."""
-    return len(action) == 1
