@@ -230,15 +230,17 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
 
 def write_checksums(folder: Path) -> None:
     """Write SHA256SUMS over every regular file below `folder`, in the format of sha256sum(1)."""
+    seal = folder / "SHA256SUMS"
     lines = [
         f"{file_sha256(path)}  {path.relative_to(folder).as_posix()}"
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.is_symlink() and path.name != "SHA256SUMS"
+        if path.is_file() and not path.is_symlink() and path != seal
     ]
-    write_whole(folder / "SHA256SUMS", "".join(f"{line}\n" for line in lines))
+    write_whole(seal, "".join(f"{line}\n" for line in lines))
 
 
 def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -373,7 +373,7 @@ class Commitment:
 
         The application may still receive, and commit, arrivals of a predecessor that has ended.
         """
-        self._predecessor = predecessor if predecessor._untaken else None
+        self._predecessor = predecessor if predecessor._untaken else predecessor._predecessor
         self._delivered = furthest(predecessor._delivered, self._delivered, self._wanted)
         self._processed = furthest(predecessor._processed, self._processed, self._wanted)
         self._delivered_origins = {

@@ -309,12 +309,12 @@ def replace_broker(
         with call.console.progress() as progress:
             async with lab.open():
                 with interruption.stoppable():
-                    await lab.without_unreachable()
+                    lost = await lab.without_unreachable()
+                    if call.dry_run:
+                        return await find_replacement(lab, broker, on, lost)
                     await lab.install()
                 async with lab.lock(purpose):
-                    found = await find_replacement(lab, broker, on)
-                    if call.dry_run:
-                        return found
+                    found = await find_replacement(lab, broker, on, lost)
                     await record_replacement(lab, found)
                     running = (lab, found.wanted, progress, interruption)
                     async with run_deployment(

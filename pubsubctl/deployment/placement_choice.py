@@ -23,6 +23,7 @@ from pubsubctl.deployment.placement import (
     brokers_hosts,
     place,
 )
+from pubsubctl.deployment.plan import count_replacements
 from pubsubctl.doctor.host_facts import cached_cores
 from pubsubctl.errors import PreflightFailed, PubsubctlError, UserError
 from pubsubctl.hosts.files import shown
@@ -184,9 +185,9 @@ async def choose_placement(
             policy,
             tolerance=tolerance if placing.delta_safe else None,
         )
-    for row in await lab.observe():
-        record = row.deployment
-        if record is None or record["protocol"] != protocol:
+    records = [row.deployment for row in await lab.observe() if row.deployment is not None]
+    for record in sorted(records, key=count_replacements, reverse=True):
+        if record["protocol"] != protocol:
             continue
         before = Topology.from_mapping(record["topology"], "deployment.json")
         recorded = Placement.from_mapping(record["placement"])

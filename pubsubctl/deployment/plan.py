@@ -6,7 +6,7 @@ a plan without steps.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from brokerd.text import counted
 from pubsubctl.deployment.placement import Placement
@@ -14,6 +14,9 @@ from pubsubctl.errors import PreflightFailed
 
 if TYPE_CHECKING:
     from brokerd.overlay.topology import Topology
+
+REPLACEMENTS: Final = "replacements"
+"""Key of the number of replaced brokers; the record with the highest has the present places."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,12 @@ class Plan:
 
     Attributes:
         decommissioned: brokers that are not started, because the others continue without them.
+        replacements: number of brokers that were replaced so far.
     """
 
     steps: tuple[Step, ...]
     decommissioned: tuple[str, ...] = ()
+    replacements: int = 0
 
     def of(self, verb: str) -> tuple[Step, ...]:
         return tuple(step for step in self.steps if step.verb == verb)
@@ -124,6 +129,11 @@ def is_not_started(broker: str) -> str:
 def list_decommissioned(record: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the decommissioned brokers in the content of a deployment.json."""
     return tuple(record.get("decommissioned", ()))
+
+
+def count_replacements(record: Mapping[str, Any]) -> int:
+    """Return the number of replaced brokers in the content of a deployment.json."""
+    return int(record.get(REPLACEMENTS, 0))
 
 
 def deploy_plan(wanted: DesiredState, found: Sequence[ObservedState]) -> Plan:
@@ -168,12 +178,17 @@ def deploy_plan(wanted: DesiredState, found: Sequence[ObservedState]) -> Plan:
             Step("await-ready", "all", counted(count, "broker"), f"digest {wanted.digest[:8]}")
         )
     removed = tuple(row.broker for row in wanted.placement.brokers if row.broker in recorded)
-    return Plan(tuple(steps), removed)
+    replacements = max(map(count_replacements, _records_of(found)), default=0)
+    return Plan(tuple(steps), removed, replacements)
+
+
+def _records_of(found: Sequence[ObservedState]) -> list[Mapping[str, Any]]:
+    return [row.deployment for row in found if row.deployment is not None]
 
 
 def _running_topology(wanted: DesiredState, found: Sequence[ObservedState]) -> "Topology":
     """Return the running topology; the wanted topology if nothing runs."""
-    recorded = [row.deployment for row in found if row.deployment is not None]
+    recorded = _records_of(found)
     topologies = [row["before"] for row in recorded if "before" in row]
     topologies += [row["topology"] for row in recorded]
     if not topologies:
@@ -331,9 +346,28 @@ def _refuse_another(wanted: DesiredState, found: Sequence[ObservedState]) -> Non
                 f"host {row.host}: an agent runs for deployment {row.agent}, but its "
                 "deployment.json is missing; `pubsubctl down` first"
             )
+    _refuse_former_places(recorded)
     for host, content in recorded.items():
         if differing := differences(wanted, content):
             raise PreflightFailed(
                 f"host {host}: deployment {content['deployment_id']} is here already, and "
                 f"differs: {'; '.join(differing)}; `pubsubctl down` first"
             )
+
+
+def _refuse_former_places(recorded: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse hosts that did not answer when a broker was replaced, and have its former place."""
+    newest = max(recorded.values(), key=count_replacements, default={})
+    problems: list[str] = []
+    for host, content in recorded.items():
+        if count_replacements(content) < count_replacements(newest):
+            placed = Placement.from_mapping(content["placement"]).brokers
+            before = {row.broker: row for row in placed}
+            problems += [
+                f"host {host}: {row.broker} was replaced, and its former place is recorded here; "
+                f"`pubsubctl replace {row.broker} --on {row.host}` records the present one"
+                for row in Placement.from_mapping(newest["placement"]).brokers
+                if before.get(row.broker, row) != row
+            ]
+    if problems:
+        raise PreflightFailed(*problems)

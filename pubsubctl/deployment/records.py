@@ -11,6 +11,7 @@ from brokerd.runtime.program import read_own_program
 from brokerd.text import toml_text
 from pubsubctl.deployment.certificates import transport_of
 from pubsubctl.deployment.deployment import Deployment
+from pubsubctl.deployment.plan import REPLACEMENTS
 from pubsubctl.hosts.connectors.base import Connector
 
 DEPLOYMENT_SCHEMA = "pubsubctl/deployment/1"
@@ -35,6 +36,7 @@ async def write_record(
         "purpose": purpose,
         "tool_version": importlib.metadata.version("pubsubctl"),
         "decommissioned": [*deployment.plan.decommissioned],
+        REPLACEMENTS: deployment.plan.replacements,
         **more,
     }
     topology = toml_text(deployment.wanted.topology.to_mapping())

@@ -18,15 +18,18 @@ from brokerd.protocols.registry import definition_of, parameters_on
 from brokerd.text import nearest, toml_text
 from pubsubctl.deployment.deployment import find_placement, nothing_deployed
 from pubsubctl.deployment.placement import PlacedBroker, Placement
-from pubsubctl.deployment.plan import DesiredState, list_decommissioned
+from pubsubctl.deployment.plan import (
+    REPLACEMENTS,
+    DesiredState,
+    count_replacements,
+    list_decommissioned,
+)
 from pubsubctl.errors import PreflightFailed, Unreachable, UserError
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.files import shown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.inventory.inventory import Host
 
-REPLACEMENTS: Final = "replacements"
-"""Key of the number of replaced brokers; the record with the highest has the present places."""
 _OF_PLACES: Final = ("placement", REPLACEMENTS)
 
 
@@ -69,7 +72,8 @@ def choose_replacement(
 ) -> Replacement:
     """Return the replacement of a broker on one of these hosts.
 
-    A broker that is placed on that host already keeps its place: the replacement is repeated.
+    A broker that is placed on that host already keeps its place: the replacement is repeated. Load
+    generators continue on that host, too, if their host is lost.
 
     Raises:
         UserError: no such broker or host, the broker's state has no copies, or the host has no port
@@ -81,6 +85,9 @@ def choose_replacement(
     names = [host.name for host in hosts]
     if on not in names:
         raise UserError(f"--on {shown(on)}: no such host{nearest(on, names)}")
+    if placement.clients_host not in names:
+        placement = replace(placement, clients_host=on)
+        record = {**record, "placement": placement.to_mapping()}
     if before.host == on:
         return Replacement(record, before, before.host)
     host = hosts[names.index(on)]
@@ -95,7 +102,7 @@ def choose_replacement(
     content = {
         **record,
         "placement": replace(placement, brokers=rows).to_mapping(),
-        REPLACEMENTS: record.get(REPLACEMENTS, 0) + 1,
+        REPLACEMENTS: count_replacements(record) + 1,
     }
     return Replacement(content, placed, before.host)
 
@@ -120,19 +127,32 @@ def _check_copies(record: Mapping[str, Any], broker: str) -> None:
     raise UserError(f"{broker} has no clients, so it has no replicas")
 
 
-async def find_replacement(lab: Lab, broker: str, on: str) -> Replacement:
+async def find_replacement(
+    lab: Lab, broker: str, on: str, lost: Sequence[Unreachable] = ()
+) -> Replacement:
     """Return the replacement of a broker of the deployment that runs.
 
+    Args:
+        lost: the reasons of the hosts that cannot be reached, and are not in `lab`.
+
     Raises:
-        PreflightFailed: nothing is deployed, the broker runs on another host with an agent that
-            answers, or hosts without one have other brokers, too.
+        PreflightFailed: nothing is deployed, or several deployments are; the broker runs on another
+            host with an agent that answers; hosts without one have other brokers, too; or the new
+            host cannot be reached.
         UserError: as `choose_replacement`.
     """
     records = await _read_records(lab)
     if not records:
         raise nothing_deployed(lab.inventory)
+    identities = {name: str(each["deployment_id"]) for name, each in records.items()}
+    if len({*identities.values()}) > 1:
+        each_host = ", ".join(f"{identity} on {name}" for name, identity in identities.items())
+        raise PreflightFailed(f"several deployments: {each_host}; `pubsubctl down` stops them all")
     hosts = [connector.host for connector in lab.connectors]
-    record = max(records.values(), key=lambda each: each.get(REPLACEMENTS, 0))
+    if lost and on not in [host.name for host in hosts]:
+        problems = [problem for error in lost for problem in error.problems]
+        raise PreflightFailed(f"--on {shown(on)}: no such host can be reached", *problems)
+    record = max(records.values(), key=count_replacements)
     found = choose_replacement(record, broker, on, hosts)
     running, answering = await _list_running(lab, broker)
     silent = [
@@ -150,7 +170,13 @@ async def find_replacement(lab: Lab, broker: str, on: str) -> Replacement:
 
 
 async def record_replacement(lab: Lab, found: Replacement) -> None:
-    """Record the new place on all hosts, and stop the broker's process on others."""
+    """Record the new place on all hosts, and stop the broker's process on others.
+
+    A state folder of the broker that is on the new host already is from an earlier stay there. With
+    it the other brokers would refuse the broker, so it is renamed first.
+    """
+    if found.former != found.placed.host:
+        await lab.connector(found.placed.host).set_state_aside(found.placed.broker)
     records = await _read_records(lab)
     topology = toml_text(found.wanted.topology.to_mapping())
     running, _ = await _list_running(lab, found.placed.broker)

@@ -62,6 +62,7 @@ def test_checksums_cover_every_file_and_sha256sum_agrees(tmp_path: Path) -> None
     run.write_spec("workload.toml", 'name = "demo"\n')
     run.write_spec("cli.json", {"rate": "5/s"})
     (run.raw_folder("local1", "s1") / "deliveries.rec").write_bytes(bytes(64))
+    (run.raw_folder("local1", "s1") / "SHA256SUMS").write_text("named as the seal")
     run.log("something", number=1)
     run.end("complete")
     listed = [line.split("  ")[1] for line in (run.path / "SHA256SUMS").read_text().splitlines()]

@@ -426,11 +426,12 @@ async def test_a_publication_behind_the_last_returned_one_cannot_be_committed(
         await subscription.commit(first)
 
 
+@pytest.mark.parametrize("moves", [1, 2])
 @in_virtual_time
-async def test_publications_of_the_broker_before_a_move_can_be_committed() -> None:
+async def test_publications_of_the_broker_before_a_move_can_be_committed(moves: int) -> None:
     """The old broker cannot be reached, and the application has not received all of its inbox."""
     async with (
-        brokers(3) as (b0, b1, _),
+        brokers(4) as (b0, b1, b2, _),
         client_of(b0, "p", publishes=True) as publisher,
         client_of(b1, "s", automatic_commit=False) as subscriber,
     ):
@@ -439,8 +440,9 @@ async def test_publications_of_the_broker_before_a_move_can_be_committed() -> No
             await publisher.publish(OIL, b"")
         await subscriber.receive_one()
         await trio.sleep(1)  # the others are in the inbox
-        b1.fault("cut", "s")
-        await subscriber.move("b2")
+        for left, address in ((b1, "b2"), (b2, "b3"))[:moves]:
+            left.fault("cut", "s")
+            await subscriber.move(address)
         await publisher.publish(OIL, b"")
         for sequence in (2, 3, 4):
             publication = await subscriber.receive_one()

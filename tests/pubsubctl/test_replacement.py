@@ -1,8 +1,9 @@
 """Stories about a broker that continues on another host."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -11,13 +12,17 @@ import trio
 
 from brokerd.errors import ControlError
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
+from pubsubctl.deployment.deployment import Deployment
 from pubsubctl.deployment.placement import Placement
+from pubsubctl.deployment.placement_choice import PlacementChoice, choose_placement
+from pubsubctl.deployment.plan import ObservedState, Step, deploy_plan
+from pubsubctl.deployment.records import write_record
 from pubsubctl.deployment.replacement import (
     choose_replacement,
     find_replacement,
     record_replacement,
 )
-from pubsubctl.errors import PreflightFailed, UserError
+from pubsubctl.errors import PreflightFailed, Unreachable, UserError
 
 HOSTS: Final = ("h1", "h2", "h3", "h4", "h5")
 TOPOLOGY: Final = tree_of_cells(
@@ -48,6 +53,7 @@ class Machine:
     Attributes:
         running: brokers with a process.
         stopped: brokers that were stopped.
+        aside: brokers with a state folder that was renamed, and the recorded place at that time.
     """
 
     def __init__(self, name: str, running: str, content: dict[str, Any] | None) -> None:
@@ -59,6 +65,10 @@ class Machine:
         self.record = content
         self.has_agent = True
         self.stopped: list[str] = []
+        self.aside: list[tuple[str, bool]] = []
+
+    async def set_state_aside(self, broker: str) -> None:
+        self.aside.append((broker, self.record is not None))
 
     async def program(self) -> str:
         return "program"
@@ -95,8 +105,18 @@ class Lab:
         )
         self.of = {each.host.name: each for each in self.connectors}
 
-    async def on_all(self, act: Callable[[Any], Awaitable[None]]) -> None:
-        for connector in self.connectors:
+    def connector(self, host: str) -> Machine:
+        return self.of[host]
+
+    def without(self, *hosts: str) -> "Lab":
+        """Return this lab after hosts that cannot be reached were dropped."""
+        self.connectors = tuple(each for each in self.connectors if each.host.name not in hosts)
+        return self
+
+    async def on_all(
+        self, act: Callable[[Any], Awaitable[None]], connectors: Sequence[Any] | None = None
+    ) -> None:
+        for connector in self.connectors if connectors is None else connectors:
             await act(connector)
 
 
@@ -159,3 +179,69 @@ def test_all_records_have_the_new_place_and_a_late_process_is_stopped() -> None:
         assert machine.record["placement"] == found.record["placement"]
         assert machine.record["replacements"] == 1
     assert lab.of["h5"].record["host"] == "h5"
+    assert lab.of["h5"].aside == [("p1", False)], "before the record, and not when repeated"
+
+
+def test_load_generators_continue_with_the_broker_if_their_host_is_lost() -> None:
+    """Every host of a placement is reached; the first host has p1 and the load generators."""
+    lab: Any = Lab().without("h1")
+    found = trio.run(find_replacement, lab, "p1", "h5")
+    assert found.wanted.placement.hosts == ("h5", "h2", "h3", "h4")
+    trio.run(record_replacement, lab, found)
+    again = trio.run(find_replacement, lab, "p1", "h5")
+    assert again.wanted.placement == found.wanted.placement
+    lost = [Unreachable("host h1: no route")]
+    with pytest.raises(PreflightFailed, match="'h1': no such host can be reached\nhost h1: no ro"):
+        trio.run(find_replacement, lab, "p1", "h1", lost)
+
+
+def test_hosts_of_two_deployments_are_refused_before_any_record_is_changed() -> None:
+    """A host that was away has the record of an earlier deployment, with more replacements."""
+    lab: Any = Lab()
+    lab.of["h1"].has_agent = False
+    lab.of["h5"].record = record(deployment_id="d0", replacements=3)
+    with pytest.raises(PreflightFailed, match=r"several deployments: d1 on h1, .* d0 on h5; "):
+        trio.run(find_replacement, lab, "p1", "h5")
+
+
+@pytest.mark.parametrize("returned", [("h1",), ("h1", "h4"), ()])
+def test_a_host_with_the_former_place_of_a_broker_is_named_with_the_command(
+    returned: tuple[str, ...],
+) -> None:
+    lab: Any = Lab()
+    lab.of["h1"].has_agent = False
+    found = trio.run(find_replacement, lab, "p1", "h5")
+    trio.run(record_replacement, lab, found)
+    for host in returned:
+        lab.of[host].record = record()
+    seen = [
+        ObservedState(host, "d1", {}, machine.record)
+        for host, machine in lab.of.items()
+        if machine.record is not None
+    ]
+
+    async def observe() -> list[ObservedState]:
+        return seen
+
+    async def cores(_: Any) -> dict[str, list[int]]:
+        return {}
+
+    lab.observe, lab.cores = observe, cores
+    for machine in lab.connectors:
+        vars(machine.host).update(groups=("brokers",), cores="share", machine=machine.host.name)
+    topology = found.wanted.topology
+    placement = trio.run(choose_placement, lab, topology, "gryphon", PlacementChoice())
+    assert placement == found.wanted.placement
+    if not returned:
+        plan = replace(deploy_plan(found.wanted, seen), steps=(Step("change-record", "h2"),))
+        lab.inventory = SimpleNamespace(name="five", path=Path("five.toml"), uses_tls=False)
+        trio.run(write_record, Deployment("d1", found.wanted, lab, plan), "deploy", "change-record")
+        assert lab.of["h2"].record["replacements"] == 1
+        return
+    with pytest.raises(PreflightFailed) as refused:
+        deploy_plan(found.wanted, seen)
+    assert refused.value.problems == tuple(
+        f"host {host}: p1 was replaced, and its former place is recorded here; "
+        "`pubsubctl replace p1 --on h5` records the present one"
+        for host in returned
+    )

@@ -129,6 +129,31 @@ def test_durable_files_elsewhere_are_private_and_go_with_the_rest(
     trio.run(story)
 
 
+def test_a_state_folder_of_an_earlier_stay_is_renamed_and_goes_with_the_rest(
+    host: HostSide, tmp_path: Path
+) -> None:
+    (tmp_path / "disk").mkdir()
+    folders = [
+        host.root / "brokers",
+        Path(ask(host, "use_data_folder", folder=str(tmp_path / "disk"))["path"]),
+    ]
+    for folder in folders:
+        state = folder / "p1" / "state"
+        for number in (1, 2):
+            assert ask(host, "set_state_aside", folder=str(state)) == {}
+            state.mkdir(parents=True)
+            (state / "lock").write_text(str(number))
+            aside = ask(host, "set_state_aside", folder=str(state))["path"]
+            assert (Path(aside).name, (Path(aside) / "lock").read_text()) == (
+                f"state.former-{number}", str(number),
+            )  # fmt: skip
+    for other in (tmp_path / "disk", host.root, folders[1]):
+        with pytest.raises(ControlError, match="is not below"):
+            ask(host, "set_state_aside", folder=str(other))
+    ask(host, "remove", purge=False)
+    assert ask(host, "residue", address="127.0.0.1", ports=[], purged=False)["rows"] == []
+
+
 def test_a_link_where_durable_files_should_go_is_refused(host: HostSide, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "target").mkdir()

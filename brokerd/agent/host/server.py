@@ -7,6 +7,7 @@ connection. Resources of that process, the operator lock above all, are released
 
 import errno
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -37,6 +38,7 @@ from brokerd.agent.host.private_files import (
 from brokerd.agent.paths import read_announcement, socket_folder
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
+from brokerd.files import sync_folder
 from brokerd.interpreter import module_command
 from brokerd.runtime.control import ControlServer, Handler
 from brokerd.runtime.state_folder import read_loss
@@ -86,7 +88,7 @@ class HostSide:
         names = (
             *("about", "facts", "observe", "ports_in_use", "lock", "unlock", "lock_holder"),
             *("read_deployment", "write_deployment", "write_secret", "read_text"),
-            "recorded_loss",
+            *("recorded_loss", "set_state_aside"),
             *("use_data_folder", "data_room"),
             *("start_agent", "stop_agent", "stop_strays", "remove", "residue", "ping"),
             *("programs", "collect_programs"),
@@ -206,6 +208,27 @@ class HostSide:
         """
         loss = read_loss(Path(folder))
         return {"number": loss.number, "cause": loss.cause} if loss.cause else {}
+
+    async def set_state_aside(self, folder: str) -> dict[str, Any]:
+        """Rename a broker's state folder; return the new `path`; empty if there is no folder.
+
+        `remove` deletes the folder as before.
+        """
+        path = Path(folder).resolve()
+        ours = self.root, (self.root / DATA_LINK).resolve()
+        if not any(path.is_relative_to(each) and path != each for each in ours):
+            raise ControlError("user", f"{folder} is not below {self.root}")
+        if not path.is_dir():
+            return {}
+        numbers = itertools.count(1)
+        aside = next(
+            other
+            for number in numbers
+            if not os.path.lexists(other := path.with_name(f"{path.name}.former-{number}"))
+        )
+        path.rename(aside)
+        sync_folder(path.parent)
+        return {"path": str(aside)}
 
     async def read_text(self, path: str, most_bytes: int = MOST_TEXT_BYTES) -> dict[str, Any]:
         """Return the end of a text file below the root, in `text`."""

@@ -41,6 +41,7 @@ class Tag:
 
     @property
     def node(self) -> BrokerNumber:
+        """The unreachable broker."""
         return self.path[-1]
 
     @property

@@ -65,6 +65,8 @@ RESTORING: Final = "restoring"
 """Key of the mark that the disk has a part of a restored state, in place of its older state."""
 _OFFSET: Final = "offset."
 """Key of the difference between the core's index of a record and the disk's, per log."""
+_OWNER: Final = "owner."
+"""Key of the latest incarnation of an owner that this replica has stated a copy to, per owner."""
 _OWN_TOKENS: Final = 1 << 40
 """Tokens of the wrapper are higher, and the core's are lower."""
 
@@ -137,6 +139,8 @@ class ReplicatedCore(CoreWrapper):
         self._when_durable: dict[int, Callable[[], None]] = {}
         self._next_token = _OWN_TOKENS
         self._offsets: dict[str, int] = {}
+        self._owners: dict[BrokerNumber, int] = {}
+        self._stated_to: dict[BrokerNumber, _Session] = {}
         self._has_lineage = False
         self._has_dialled = False
         self._writes_sent = 0
@@ -278,6 +282,11 @@ class ReplicatedCore(CoreWrapper):
     def _on_started(self, event: Started) -> None:
         self._started = event
         rows = event.recovered.get(REPLICATION, {})
+        self._owners = {
+            int(key.removeprefix(_OWNER)): incarnation
+            for key, incarnation in rows.items()
+            if key.startswith(_OWNER)
+        }
         self._has_lineage = rows.get(COPIES_LINEAGE, 0) == event.lineage
         self._read_all(self.copies.recover(event.logs[COPIES], is_valid=self._has_lineage))
         if not self._has_lineage:
@@ -347,8 +356,22 @@ class ReplicatedCore(CoreWrapper):
         for peer in self._sessions:
             self._announce_copy(peer)
 
-    def _announce_copy(self, peer: BrokerNumber) -> None:
-        if self._has_lineage and self.copies.is_read and peer in self.copies.owners:
+    def _announce_copy(self, peer: BrokerNumber, durable: _Session | None = None) -> None:
+        """State its copy to an owner once in a session, after the incarnation is on this disk.
+
+        So a process that restores its state excludes an earlier one, which may run elsewhere.
+
+        Args:
+            durable: the session of the incarnation that has been written.
+        """
+        if durable is not None:
+            self._owners[peer] = max(self._owners.get(peer, 0), durable.incarnation)
+        session = self._sessions.get(peer)
+        if session is None or self._stated_to.get(peer) == session:
+            return
+        is_durable = self._owners.get(peer) == session.incarnation
+        if self._has_lineage and self.copies.is_read and is_durable:
+            self._stated_to[peer] = session
             self._send(peer, self.copies.state_of(peer))
 
     # ------------------------------------------------------------ sessions
@@ -358,7 +381,17 @@ class ReplicatedCore(CoreWrapper):
         self._step(event)
         if isinstance(peer, str):
             return
-        self._sessions[peer] = _Session(event.session, event.incarnation)
+        session = _Session(event.session, event.incarnation)
+        known = self._owners.get(peer, 0)
+        if session.incarnation < known:
+            reason = f"incarnation {session.incarnation} of an owner, after {known}"
+            self._effects.append(CloseSession(peer, reason))
+            return
+        if session.incarnation > known and peer in self.copies.owners:
+            change = Change(REPLICATION, f"{_OWNER}{peer}", session.incarnation)
+            action = partial(self._announce_copy, peer, session)
+            self._effects.append(Commit((change,), self._when(action)))
+        self._sessions[peer] = session
         self._deadlines.cancel(peer)
         self._announce_copy(peer)
         if self.restoration is not None or self.serves or self.state is None:

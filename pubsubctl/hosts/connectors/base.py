@@ -216,6 +216,10 @@ class Connector:
         folder = await self.state_folder(broker)
         return (await self._call("recorded_loss", folder=str(folder))).get("number")
 
+    async def set_state_aside(self, broker: str) -> None:
+        """Rename the folder of durable state that a broker left here before, if there is one."""
+        await self._call("set_state_aside", folder=str(await self.state_folder(broker)))
+
     async def data_room(self) -> tuple[str, int] | None:
         """Return the folder of durable files and the free bytes of its disk; None in a dry run."""
         found = await self._call("data_room", folder=self.host.data_dir or "")

@@ -28,18 +28,20 @@ from brokerd.protocols.gryphon.messages import (
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.replicated_core import ReplicatedCore
 from brokerd.protocols.gryphon.replicated_state import ReplicatedState, Restoration
-from brokerd.protocols.gryphon.replication import EntryKind, WriteKind, unpack_entry
+from brokerd.protocols.gryphon.replication import REPLICATION, EntryKind, WriteKind, unpack_entry
 from brokerd.protocols.gryphon.state import PersistentState
 from brokerd.protocols.interface import (
     Append,
     Change,
     Chop,
+    CloseSession,
     Commit,
     Effect,
     Event,
     LogEnds,
     MessageReceived,
     OpenFailed,
+    Persisted,
     Read,
     RecordsRead,
     Send,
@@ -384,6 +386,45 @@ def test_a_session_that_began_and_ended_during_a_restoration_is_not_seen_by_the_
     sessions = [each.session for each in seen if isinstance(each, SessionEstablished)]
     assert sessions == [2]
     assert [each.session for each in seen if isinstance(each, MessageReceived)] == [2]
+
+
+def started_replica(rows: dict[str, Any]) -> ReplicatedCore:
+    """Return a replica of broker 0 that starts with these rows about copies."""
+    core: Any = TruncatingCore()
+    replica = ReplicatedCore(core, REPLICA, TOPOLOGY, GryphonParameters(replicas=3, pubends=1))
+    logs = {"matches": LogEnds(), COPIES: LogEnds()}
+    replica.handle(Started(2, True, {REPLICATION: rows}, logs), 0)
+    return replica
+
+
+def stated_to_owner(effects: list[Effect]) -> bool:
+    return any(isinstance(each, Send) and isinstance(each.message, CopyState) for each in effects)
+
+
+def test_a_replica_refuses_an_owner_once_a_later_process_of_it_had_a_session() -> None:
+    """Two processes of a broker that was replaced would each have a majority, with this disk."""
+    replica, later = started_replica({}), 4_102
+    effects = replica.handle(SessionEstablished(0, 1, later), 0)
+    assert not stated_to_owner(effects), "a restarted replica would not refuse the earlier process"
+    (commit,) = [each for each in effects if isinstance(each, Commit)]
+    assert commit.token is not None
+    assert stated_to_owner(replica.handle(Persisted(commit.token), 0))
+    replica.handle(SessionLost(0, 1, "closed_by_peer"), 0)
+    crossed = started_replica({})
+    tokens = []
+    for session in (1, 2):
+        effects = crossed.handle(SessionEstablished(0, session, later), 0)
+        tokens += [each.token for each in effects if isinstance(each, Commit)]
+    stated = [stated_to_owner(crossed.handle(Persisted(token or 0), 0)) for token in tokens]
+    assert stated == [True, False], "once in a session"
+    restarted = started_replica({change.key: change.value for change in commit.changes})
+    for each in (replica, restarted):
+        effects = each.handle(SessionEstablished(0, 2, 5), 0)
+        assert effects == [CloseSession(0, f"incarnation 5 of an owner, after {later}")]
+        begin = CopyWrites(0, 5, 0, True, (CopyWrite(WriteKind.BEGIN, "", 0, 0, ()),))
+        assert each.handle(MessageReceived(0, 2, begin), 0) == []
+        each.handle(SessionLost(0, 2, "protocol_error"), 0)
+        assert stated_to_owner(each.handle(SessionEstablished(0, 3, later), 0))
 
 
 def test_clients_are_served_once_sessions_with_a_majority_prove_no_loss() -> None:

@@ -270,6 +270,7 @@ def other_record_at_the_same_place() -> None:
 def restarted_owner() -> None:
     """P1 restarts without a loss; replicas receive the records that they lack, and no others."""
     story = undelivered()
+    story.cluster.run_for(0.5)  # its disk has released what the replicas have released
     story.quiet_since()
     story.broker("p1").restart()
     story.cluster.run_for(2)
