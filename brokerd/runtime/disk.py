@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from brokerd.errors import DiskFailed
+from brokerd.errors import DiskFailed, StorageCorrupt
 from brokerd.protocols.interface import (
     Append,
     Chop,
