@@ -114,7 +114,7 @@ def recall(entries: Iterable[Entry]) -> Recollection:
             case "agent":
                 found.deployment, found.boot = entry["deployment"], entry["boot_id"]
             case "start":
-                found.starts[entry["process"]] = entry
+                found.starts[entry["process"]] = {**entry}
             case "started":
                 identity = (entry["pid"], entry["start_time"])
                 found.starts[entry["process"]]["identity"] = identity
