@@ -463,6 +463,8 @@ def _write_violations(loaded: LoadedRun, check: DeliveryCheck) -> None:
     rows = of_run.withColumn("check", F.lit(CHECK)).withColumn(
         "active_faults", F.array_compact(names)
     )
+    # A gap of a lost stream has a higher incarnation than other rows.
+    rows = rows.withColumn("incarnation", F.col("incarnation").cast("BIGINT"))
     rows.select(*TABLES["violations"].names).write.parquet(str(folder))
 
 

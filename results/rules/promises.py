@@ -156,7 +156,7 @@ class PromisedDeliveries:
         ]
         if rows:
             ddl = (
-                "run_id STRING, sub_id STRING, pubend STRING, incarnation INT, seq BIGINT, "
+                "run_id STRING, sub_id STRING, pubend STRING, incarnation BIGINT, seq BIGINT, "
                 "order_idx BIGINT, t_ns BIGINT"
             )
             yield small_frame(self._spark, rows, ddl).select(

@@ -318,7 +318,7 @@ TABLES: Mapping[str, Table] = {
             kind STRING missing, duplicate, reordered, phantom, rejected, withheld_late, …
             sub_id STRING subscription
             pubend STRING source
-            incarnation INT of the publisher's counter
+            incarnation BIGINT of the publisher's counter
             seq BIGINT sequence number
             order_idx BIGINT place in the subscriber's log, null for a missing publication
             t_ns BIGINT received, or sent if never received

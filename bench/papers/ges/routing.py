@@ -22,7 +22,7 @@ from brokerd.overlay.routes import Link
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.checks.duties import outline
 from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
-from brokerd.protocols.ges.messages import Statement, Target
+from brokerd.protocols.ges.messages import DOWN, Statement, Target
 from brokerd.protocols.ges.router import Router
 from brokerd.protocols.ges.units import Place, Unit
 
@@ -57,6 +57,19 @@ class FloodedGraph:
         for here, there in ((a, b), (b, a)):
             for statement in self.views[here].statements():
                 self._send(here, there, statement)
+            self._broadcast(here, there, factor)
+
+    def disconnect(self, a: BrokerNumber, b: BrokerNumber) -> None:
+        """Disconnect two brokers; statements in flight between them are lost."""
+        del self.up[a, b]
+        for here, there in ((a, b), (b, a)):
+            self._waiting.pop((here, there), None)
+            self._broadcast(here, there, DOWN)
+
+    def charge(self, a: BrokerNumber, b: BrokerNumber, factor: int) -> None:
+        """Change the cost of a connection."""
+        self.up[a, b] = factor
+        for here, there in ((a, b), (b, a)):
             self._broadcast(here, there, factor)
 
     def step(self) -> bool:

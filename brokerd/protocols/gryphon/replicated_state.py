@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber
-from brokerd.protocols.gryphon.copies import FILL_WINDOW
+from brokerd.protocols.gryphon import copies
 from brokerd.protocols.gryphon.messages import CopyState, CopyStored, CopyWrite, CopyWrites
 from brokerd.protocols.gryphon.replication import (
     RowKey,
@@ -256,7 +256,7 @@ class ReplicatedState:
     def can_fill(self, peer: BrokerNumber) -> bool:
         """Return True if the next part of a replica's copy may be read."""
         fill = self._fills.get(peer)
-        return fill is not None and not fill.reading and fill.in_flight < FILL_WINDOW
+        return fill is not None and not fill.reading and fill.in_flight < copies.FILL_WINDOW
 
     def fill_next(self, peer: BrokerNumber) -> Read | CopyWrites:
         """Return the next read for a replica's copy, or the end that makes the copy whole."""

@@ -40,6 +40,9 @@ Protocol = Annotated[
 ]
 
 
+_RATE = "Publish at this rate per publisher: 25/s, or max."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
     """Options that replace values of a workload. None keeps the value of the file."""
@@ -51,12 +54,7 @@ class LoadOptions:
     seed: Annotated[
         int | None, _option("--seed", metavar="N", min=0, help="Draw from this seed.")
     ] = None
-    rate: Annotated[
-        str | None,
-        _option(
-            "--rate", "-r", metavar="RATE", help="Publish at this rate per publisher: 25/s, or max."
-        ),
-    ] = None
+    rate: Annotated[str | None, _option("--rate", "-r", metavar="RATE", help=_RATE)] = None
     duration: Annotated[
         str | None, _option("--duration", "-d", metavar="TIME", help="Measure for this time: 10s.")
     ] = None
@@ -142,7 +140,9 @@ class LoadOptions:
 class SearchedLoadOptions(LoadOptions):
     """Options of a search for the rate. `--rate` is accepted for its error only."""
 
-    rate: Annotated[str | None, _option("--rate", "-r", metavar="RATE", hidden=True)] = None
+    rate: Annotated[
+        str | None, _option("--rate", "-r", metavar="RATE", help=_RATE, hidden=True)
+    ] = None
 
 
 def settings_of(texts: list[str]) -> dict[str, Any]:

@@ -120,6 +120,7 @@ SIMULATED = SimulatedProtocol(
         Limit("brokerd.protocols.gryphon.filter_routes", "HOLD_NS", (1_000_000,), LATE),
         Limit("brokerd.protocols.gryphon.copies", "SNAPSHOT_BYTES", (1, 300), LATE),
         Limit("brokerd.protocols.gryphon.copies", "PLACES_PER_READ", (2, 8), LATE),
+        Limit("brokerd.protocols.gryphon.copies", "FILL_WINDOW", (1, 2), LATE),
         Limit("brokerd.protocols.gryphon.replicated_state", "FILL_RECORDS", (16, 64), LATE),
     ),
     positions=(
