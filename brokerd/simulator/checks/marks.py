@@ -71,13 +71,12 @@ ADVANCED_AGAIN = Mark(
 
 
 class MarkObserver(Protocol):
-    """An observer of every step of every broker that counts marks.
+    """An observer of every step of every broker that counts marks."""
 
-    Attributes:
-        counts: number of events by mark.
-    """
-
-    counts: dict[str, int]
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of events by mark."""
+        ...
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """Count the marks of an event that a core has handled."""

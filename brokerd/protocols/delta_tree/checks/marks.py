@@ -415,13 +415,16 @@ class DeltaTreeMarks:
 
     def __init__(self, tree: PrimaryTree) -> None:
         self._table = MarkTable(MARKS)
-        self.counts = self._table.counts
         self._tree = tree
         self._tags: dict[tuple[BrokerNumber, SubscriptionId], tuple[Tag, ...]] = {}
         self._duplicates: dict[BrokerNumber, int] = {}
         self._ignored: dict[BrokerNumber, int] = {}
         self._incarnations: dict[ClientId, int] = {}
         self._draining: dict[tuple[BrokerNumber, ClientId], None] = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return self._table.counts
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         if not isinstance(broker.protocol, DeltaTree):

@@ -227,8 +227,11 @@ class DurableMarks:
 
     def __init__(self, graph: OverlayGraph) -> None:
         self._table = MarkTable(MARKS)
-        self.counts = self._table.counts
         self._answered = RisingNumbers()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return self._table.counts
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         if effects:

@@ -286,7 +286,10 @@ class GesMarks:
 
     def __init__(self, graph: OverlayGraph) -> None:
         self._table = MarkTable(MARKS)
-        self.counts = self._table.counts
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return self._table.counts
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         self._table.step(MarkStep(broker, event, effects))

@@ -303,10 +303,13 @@ class GesReliableMarks:
 
     def __init__(self, graph: OverlayGraph) -> None:
         self._table = MarkTable(MARKS)
-        self.counts = self._table.counts
         self._rising = RisingNumbers()
         self._homes: dict[Key, BrokerNumber] = {}
         self._after: dict[tuple[BrokerNumber, Any], int] = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return self._table.counts
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         step = MarkStep(broker, event, effects)

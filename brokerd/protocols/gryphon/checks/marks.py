@@ -296,11 +296,14 @@ class GryphonMarks:
 
     def __init__(self, graph: OverlayGraph) -> None:
         self._table = MarkTable(MARKS)
-        self.counts = self._table.counts
         overlay = graph.overlay
         assert isinstance(overlay, CellGraph), f"{overlay} is none of cells"
         self._cells = [overlay.cell_of(number) for number in range(len(overlay.brokers))]
         self._stated_by: dict[tuple[BrokerNumber, StreamId, int], BrokerNumber] = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return self._table.counts
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         if not effects and type(event) not in (MessageReceived, RecordsRead):

@@ -330,10 +330,13 @@ class MultiProxyMarks:
 
     def __init__(self, graph: OverlayGraph) -> None:
         self._table = MarkTable(MARKS)
-        self.counts = self._table.counts
         self._over: dict[tuple[BrokerNumber, BrokerNumber], BrokerNumber] = {}
         self._topics: dict[tuple[BrokerNumber, BrokerNumber], tuple[int, ...]] = {}
         self._reached: dict[BrokerNumber, int] = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return self._table.counts
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         if not effects and type(event) in _SILENT:
