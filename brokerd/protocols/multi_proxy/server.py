@@ -13,7 +13,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.losses import has_marker, split_by_markers
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.interface import Change, LogEnds, RecordsRead
+from brokerd.protocols.interface import LOSS_PROVED, Change, LogEnds, RecordsRead
 from brokerd.protocols.multi_proxy.assignments import Assignments
 from brokerd.protocols.multi_proxy.followers import (
     HELD,
@@ -36,6 +36,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Messages,
     Owner,
     Put,
+    Request,
     Stored,
     Wanted,
 )
@@ -102,6 +103,7 @@ class Server:
         self._restatements = Restatements(homes)
         self.transfer_server: TransferServer | None = None
         self._held = DelayedPublishes(self._machine, deadlines, parameters)
+        self._has_proof_of_loss = False
 
     def handlers(self) -> dict[type, MessageHandler]:
         return {Put: self._on_put, Follow: self._on_follow, Get: self._on_get}
@@ -262,6 +264,18 @@ class Server:
             if self._assignments is not None:
                 self._assignments.announce(tuple(new))
 
+    def serves(self, request: Request) -> bool:
+        """Return False if this request, or an earlier one, proves a loss of state here.
+
+        Lost positions would be assigned again. So nothing is served before the loss is accepted.
+        """
+        if not self._has_proof_of_loss and isinstance(request, Get):
+            cause = self.followers.find_loss(request)
+            self._has_proof_of_loss = bool(cause)
+            if cause:
+                self._machine.record(LOSS_PROVED, home=request.home, cause=cause)
+        return not self._has_proof_of_loss
+
     def _on_put(self, peer: Peer, message: Put) -> None:
         home, number, run = message.home, message.topic, message.run
         if run.source.broker != home or run.origins or has_marker(run):
@@ -379,10 +393,6 @@ class Server:
         }
         if self._has_lost_topics(follower, message.wanted):
             self._sessions.answer(home, Merged(home, ()))
-        for part, wanted in waits.items():
-            if wanted.done > max(self.log.announced(part), follower.done[part]):
-                reason = f"broker {home} acknowledged {wanted.done} of topic {wanted.topic}"
-                raise RemoteProtocolError(peer, reason)
         follower.got, follower.waits = version, waits
         follower.tried.clear()
         self._deadlines.cancel((REPEATING, home))

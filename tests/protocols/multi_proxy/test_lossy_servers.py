@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import SourceId
 from brokerd.overlay.bipartite import Bipartite
 from brokerd.protocols.interface import Commit
@@ -13,10 +12,12 @@ from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Followed,
     Following,
+    Get,
     Lost,
     LostRun,
     Merged,
     Messages,
+    Wanted,
 )
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, MultiProxyParameters
 from brokerd.protocols.multi_proxy.routes import KIND
@@ -36,6 +37,7 @@ OTHER = 3
 """An access broker without topics."""
 LOST = 1 << 31
 """The last position that the server may have assigned before the loss."""
+MISSING = f"of topic {TOPIC}, which broker {HOME} has, were on disk, and are missing"
 
 
 def lossy_server() -> Disk:
@@ -82,8 +84,34 @@ def test_lost_positions_may_be_acknowledged_before_the_loss_marker_is_on_disk() 
     answer = disk.tell(follow(4, TOPIC))[-1]
     assert isinstance(answer, Following)
     assert answer.topics == (Followed(SERVER, TOPIC, 3, LOST),), "a durable position is released"
-    with pytest.raises(RemoteProtocolError, match="acknowledged"):
-        disk.tell(get(5, LOST + 1, LOST + 1))
+    assert not disk.tell(get(5, LOST + 1, LOST + 1))
+    assert disk.proofs == [f"positions {LOST + 1} to {LOST + 1} {MISSING}"]
+
+
+@pytest.mark.parametrize("done", [3, 5])
+def test_a_received_position_beyond_the_log_proves_a_loss(done: int) -> None:
+    """All later requests wait, so that no lost position is assigned again."""
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 3))
+    assert len(disk.tell(get(1, 3, 3))) == 0
+    assert not disk.proofs
+    for request in (get(2, done, 5), get(3, done, 6), put(4, 6, previous=3), follow(2)):
+        assert not disk.tell(request)
+    assert disk.proofs == [f"positions 4 to 5 {MISSING}"]
+
+
+@pytest.mark.parametrize("is_restart", [True, False])
+def test_a_get_after_an_unknown_follow_proves_a_loss(is_restart: bool) -> None:
+    """The server has no Follow of the access broker, or of an earlier incarnation only."""
+    disk = Disk()
+    if is_restart:
+        disk.tell(follow(1, TOPIC))
+    incarnation = 1 + is_restart
+    wanted = (Wanted(SERVER, TOPIC, 0, 0, 9),)
+    assert not disk.tell(Get(SERVER, HOME, incarnation, 1, wanted))
+    assert disk.proofs == [f"the topics that broker {HOME} follows were on disk, and are missing"]
+    assert not disk.tell(put(1, 3))
 
 
 @pytest.mark.parametrize("lineage", [0, 1])
