@@ -387,12 +387,11 @@ def test_an_access_broker_proves_the_loss_of_a_server_and_of_its_proxies(is_copy
     server.kill()
     proxy.kill()
     cluster.run_for(2)
+    publish(cluster, 5)
     proxy.put_back(None)
     server.broker.disk.put_back(copy)
     server.start()
-    cluster.run_for(10)
-    publish(cluster, 5)
-    cluster.run_for(10)
+    cluster.run_for(20)
     assert len(subscriber.received) == 10
     proofs = [each["cause"] for event, each in server.broker.recorded if event == "loss_proved"]
     missing = "positions 6 to 10 of topic 0" if is_copy else "the topics that broker 3 follows"
