@@ -164,7 +164,14 @@ class Server:
         """
         for placed in self.log.repeat():
             self._disk.append(LOG, placed.record, partial(self._store, placed, None))
-        self.log.sync(lambda: self._disk.commit([Change(PROVED, _PROOF, None)], lambda: None))
+        self.log.sync(self._end_repetition)
+
+    def _end_repetition(self) -> None:
+        """Release the former positions of publications that are stored again behind a loss."""
+        self._disk.commit([Change(PROVED, _PROOF, None)], lambda: None)
+        for topic in self.log:
+            if topic.part.server == self._broker and topic.released < self.log.lost_through:
+                self.log.release(topic, self.log.lost_through)
 
     def settle_all(self) -> None:
         """Release publications of all topics that are not needed, or not retained any longer."""
