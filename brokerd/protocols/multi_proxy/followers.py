@@ -114,9 +114,8 @@ class Followers:
         """
         home, follower = message.home, self._all.get(message.home)
         if follower is None or message.incarnation > follower.version.incarnation:
-            if self._log.lost_through:
-                return ""
-            return f"the topics that broker {home} follows were on disk, and are missing"
+            cause = f"the topics that broker {home} follows were on disk, and are missing"
+            return "" if self._log.lost_through else cause
         if message.incarnation < follower.version.incarnation:
             return ""
         for each in message.wanted:

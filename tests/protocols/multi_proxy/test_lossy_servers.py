@@ -1,6 +1,7 @@
 """Servers that lost state: requests from before the loss that arrive after it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, MultiProxyParameters
 from brokerd.protocols.multi_proxy.routes import KIND
 from brokerd.protocols.registry import definition_of
+from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.proxy_stories import sides
 from tests.protocols.multi_proxy.test_server import (
     HOME,
@@ -32,6 +34,8 @@ from tests.protocols.multi_proxy.test_server import (
     get,
     put,
 )
+
+MUTANTS = bugs_of("multi_proxy")
 
 OTHER = 3
 """An access broker without topics."""
@@ -88,30 +92,69 @@ def test_lost_positions_may_be_acknowledged_before_the_loss_marker_is_on_disk() 
     assert disk.proofs == [f"positions {LOST + 1} to {LOST + 1} {MISSING}"]
 
 
-@pytest.mark.parametrize("done", [3, 5])
-def test_a_received_position_beyond_the_log_proves_a_loss(done: int) -> None:
-    """All later requests wait, so that no lost position is assigned again."""
+def a_received_position_beyond_the_log_proves_a_loss() -> bool:
+    """Return True if all later requests wait, so that no lost position is assigned again."""
     disk = Disk()
     disk.tell(follow(1, TOPIC))
     disk.tell(put(1, 3))
-    assert len(disk.tell(get(1, 3, 3))) == 0
-    assert not disk.proofs
-    for request in (get(2, done, 5), get(3, done, 6), put(4, 6, previous=3), follow(2)):
-        assert not disk.tell(request)
-    assert disk.proofs == [f"positions 4 to 5 {MISSING}"]
+    answers = disk.tell(get(1, 3, 3))
+    is_early = bool(disk.proofs)
+    for request in (get(2, 3, 5), get(3, 3, 6), put(4, 6, previous=3), follow(2)):
+        answers += disk.tell(request)
+    return not answers and not is_early and disk.proofs == [f"positions 4 to 5 {MISSING}"]
 
 
-@pytest.mark.parametrize("is_restart", [True, False])
-def test_a_get_after_an_unknown_follow_proves_a_loss(is_restart: bool) -> None:
-    """The server has no Follow of the access broker, or of an earlier incarnation only."""
+def a_get_after_an_unknown_follow_proves_a_loss(incarnation: int) -> bool:
+    """Return True also if the server has a Follow of an earlier incarnation."""
     disk = Disk()
-    if is_restart:
+    if incarnation > 1:
         disk.tell(follow(1, TOPIC))
-    incarnation = 1 + is_restart
     wanted = (Wanted(SERVER, TOPIC, 0, 0, 9),)
-    assert not disk.tell(Get(SERVER, HOME, incarnation, 1, wanted))
-    assert disk.proofs == [f"the topics that broker {HOME} follows were on disk, and are missing"]
-    assert not disk.tell(put(1, 3))
+    answers = disk.tell(Get(SERVER, HOME, incarnation, 1, wanted))
+    answers += disk.tell(put(1, 3))
+    proof = f"the topics that broker {HOME} follows were on disk, and are missing"
+    return not answers and disk.proofs == [proof]
+
+
+def publications_before_the_proof_have_positions_behind_the_loss() -> bool:
+    """Return True if they are stored again once, and sent at no position of a lost one."""
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 3))
+    disk.tell(get(1, 3, 5))
+    for incarnation in (4_097, 4_098):
+        disk._lineage = 1
+        disk.start(incarnation)
+        for home in (0, SERVER, OTHER):
+            disk.tell(follow(1, home=home))
+    disk.tell(follow(2, TOPIC))
+    lost, messages, _ = disk.tell(get(2, 0, 0))
+    return (
+        isinstance(lost, Lost)
+        and lost.last == LOST
+        and [*messages.run.sequences] == [*range(LOST + 1, LOST + 4)]
+    )
+
+
+RULES: dict[str, Callable[[], bool]] = {
+    "received-positions-prove-nothing": a_received_position_beyond_the_log_proves_a_loss,
+    "serves-behind-a-proof": a_received_position_beyond_the_log_proves_a_loss,
+    "unknown-followers-prove-nothing": partial(a_get_after_an_unknown_follow_proves_a_loss, 1),
+    "later-incarnations-prove-nothing": partial(a_get_after_an_unknown_follow_proves_a_loss, 2),
+    "not-repeated-behind-a-loss": publications_before_the_proof_have_positions_behind_the_loss,
+    "repeated-after-each-start": publications_before_the_proof_have_positions_behind_the_loss,
+    "former-positions-are-sent": publications_before_the_proof_have_positions_behind_the_loss,
+}
+
+
+@pytest.mark.parametrize("bug", RULES)
+def test_a_rule_of_proved_losses_holds_and_its_bug_is_seen(bug: str) -> None:
+    assert RULES[bug]()
+    with plant([MUTANTS[bug]]):
+        try:
+            assert not RULES[bug]()
+        except (AssertionError, ValueError):
+            pass
 
 
 @pytest.mark.parametrize("lineage", [0, 1])
