@@ -57,6 +57,10 @@ WORLDS: dict[str, tuple[Topology, Any]] = {
     ),
     "delta_tree": (chain("p1", "b1", "s1"), DeltaTreeParameters(delta=1, publication_log=True)),
 }
+MORE_WORLDS: dict[str, tuple[Topology, Any]] = {
+    "ges_reliable at b1": (unit("p1", "b1", "s1", storage="b1"), GesReliableParameters()),
+}
+"""Without publishers or subscribers at the broker that stores publications."""
 
 
 def test_a_broker_without_streams_accepts_a_loss_and_its_neighbours_do_not_refuse_it() -> None:
@@ -80,7 +84,7 @@ def test_a_broker_without_streams_accepts_a_loss_and_its_neighbours_do_not_refus
 
 
 def begun(world: str) -> SimulatedCluster:
-    topology, parameters = WORLDS[world]
+    topology, parameters = (WORLDS | MORE_WORLDS)[world]
     cluster = SimulatedCluster(
         topology, world.partition(" ")[0], network=STEADY, parameters=parameters, strict=True
     )
@@ -370,3 +374,72 @@ def test_a_publisher_proves_the_loss_of_a_storage_and_is_refused(stays: bool) ->
     recorded = [each for event, each in storage.broker.recorded if event == "loss_proved"]
     assert len(recorded) == 1
     assert "publications 6 to 10 of source (0, 0, 1)" in recorded[0]["cause"]
+
+
+@pytest.mark.parametrize("is_copy", [True, False], ids=["older copy", "empty disk"])
+def test_an_access_broker_proves_the_loss_of_a_storage(is_copy: bool) -> None:
+    """No neighbour has a mark, and the publisher is away; the session ended again and again."""
+    cluster = begun("ges_reliable at b1")
+    subscriber = cluster.subscribe("s1")
+    cluster.run_until_quiet()
+    publish(cluster, 5)
+    cluster.run_until_quiet()
+    storage, line = cluster.broker("b1"), cluster.link("p-p1", "p1")
+    copy = storage.copy(is_empty=not is_copy)
+    publish(cluster, 5)
+    cluster.run_until_quiet()
+    line.cut()
+    storage.kill()
+    cluster.run_for(2)
+    storage.broker.disk.put_back(copy)
+    storage.start()
+    cluster.run_for(10)
+    proofs = [each["cause"] for event, each in storage.broker.recorded if event == "loss_proved"]
+    missing = f"epochs {6 if is_copy else 1} to 10, which broker 2 has"
+    assert [missing in proof for proof in proofs] == [True]
+    storage.kill()
+    cluster.run_for(2)
+    storage.put_back(storage.broker.disk.copy())
+    cluster.run_for(10)
+    line.heal()
+    cluster.run_for(10)
+    publish(cluster, 5)
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    assert [each.sequence for each in subscriber.received] == [*range(1, 16)]
+
+
+@pytest.mark.parametrize("is_copy", [True, False], ids=["older copy", "empty disk"])
+def test_an_access_broker_proves_the_loss_of_a_server_and_of_its_proxies(is_copy: bool) -> None:
+    """No broker has a mark of the server; its positions would be assigned again."""
+    cluster = begun("multi_proxy")
+    subscriber = cluster.subscribe("s1")
+    cluster.run_until_quiet()
+    publish(cluster, 5)
+    cluster.run_until_quiet()
+    server, proxy = cluster.broker("b1"), cluster.broker("x1")
+    copy = server.copy(is_empty=not is_copy)
+    publish(cluster, 5)
+    cluster.run_until_quiet()
+    server.kill()
+    proxy.kill()
+    cluster.run_for(2)
+    publish(cluster, 5)
+    proxy.put_back(None)
+    server.broker.disk.put_back(copy)
+    server.start()
+    cluster.run_for(20)
+    assert len(subscriber.received) == 10
+    proofs = [each["cause"] for event, each in server.broker.recorded if event == "loss_proved"]
+    missing = "positions 6 to 10 of topic 0" if is_copy else "the topics that broker 3 follows"
+    assert [missing in proof for proof in proofs] == [True]
+    server.kill()
+    cluster.run_for(2)
+    server.put_back(server.broker.disk.copy())
+    cluster.run_for(30)
+    publish(cluster, 5)
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    assert not cluster.oracle.violations, cluster.oracle.first_violations
+    assert [each.sequence for each in subscriber.received] == [*range(1, 21)]
+    assert subscriber.client.gaps, "positions behind the received ones are lost"

@@ -130,6 +130,7 @@ class Storage:
         self._counters = counters
         self._forwarding = forwarding
         self._lineage = 0
+        self._has_proof_of_loss = False
         self._homes: dict[_Asker, tuple[int, int]] = {}
         self._followers: dict[_Asker, Follower] = {}
         self._waiting: dict[_Asker, Change] = {}
@@ -332,6 +333,13 @@ class Storage:
         target = self._forwarding.to(home)
         self._forwarding.send(LossProof(target, 0, self._broker, source, through, run.last))
 
+    def _report_lost_epochs(self, follower: BrokerNumber, first: int, last: int) -> None:
+        """Record, once, a loss that a fetch proves: its epochs were durable when they were sent."""
+        if not self._has_proof_of_loss:
+            self._has_proof_of_loss = True
+            cause = f"epochs {first} to {last}, which broker {follower} has, were on disk, and are"
+            self._machine.record(LOSS_PROVED, follower=follower, cause=f"{cause} missing")
+
     def _report_stored(self, home: BrokerNumber, run: PublicationRun) -> None:
         through = self.log.stored(run.source)
         target = self._forwarding.to(home)
@@ -491,10 +499,14 @@ class Storage:
         if not self.log.is_read or not self.log.is_announced:
             return
         # A finer storage has not written down how far it had read its parent's log.
-        if self.profile is None and max(message.after, message.through) > self.log.durable:
-            raise RemoteProtocolError(
-                peer, f"broker {message.follower} has {message.after} of {self.log.durable}"
-            )
+        received, durable = max(message.after, message.through), self.log.durable
+        if self.profile is None and received > durable:
+            if self._place.siblings:
+                raise RemoteProtocolError(
+                    peer, f"broker {message.follower} has {message.after} of {durable}"
+                )
+            self._report_lost_epochs(message.follower, durable + 1, received)
+            return
         if message.stores and message.follower not in self.dependents:
             return
         asker = message.follower, message.stores

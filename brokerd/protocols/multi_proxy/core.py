@@ -425,21 +425,27 @@ class MultiProxy(LogFirstMachine):
             return
         self._neighbours.record_proxy(peer, message.home)
         lacked = [topic for topic in topics_in(message) if not self._is_owned(topic)]
+        self._check_lacked(peer, message.home, lacked)
+        if self.server is not None and not self.server.serves(message):
+            return
         if lacked:
-            self._deny(peer, message.home, lacked)
+            self._deny(message.home, lacked)
         else:
             handler(peer, message)
 
-    def _deny(self, peer: Peer, home: BrokerNumber, topics: Sequence[int]) -> None:
-        """Report that topics are not this server's: an access broker queries their arbiters again.
+    def _check_lacked(self, peer: Peer, home: BrokerNumber, topics: Sequence[int]) -> None:
+        """Check that requested topics, which are not this server's, may be denied.
 
         Raises:
             RemoteProtocolError: a topic does not exist, or owners follow from a hash; the fault of
                 the peer.
         """
-        is_wrong = max(topics) >= len(self._places.arbiters)
-        if self._assignments is None or is_wrong:
+        is_wrong = max(topics, default=0) >= len(self._places.arbiters)
+        if topics and (self._assignments is None or is_wrong):
             raise RemoteProtocolError(peer, f"broker {home} asks for topics {topics} here")
+
+    def _deny(self, home: BrokerNumber, topics: Sequence[int]) -> None:
+        """Deny ownership of topics: an access broker queries their arbiters again."""
         denied = tuple(Owner(topic, self._broker) for topic in topics)
         self._neighbours.answer(home, Merged(home, denied))
         for proxy in self._sessions:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, SourceId
 from brokerd.protocols.interface import Change
-from brokerd.protocols.multi_proxy.messages import CarriedFollower, Lost, LostRun, Put
+from brokerd.protocols.multi_proxy.messages import CarriedFollower, Get, Lost, LostRun, Put
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.retention import Topic
 from brokerd.protocols.multi_proxy.state import (
@@ -105,6 +105,29 @@ class Followers:
             for home, follower in self._all.items()
             if self.follows(follower, number)
         ]
+
+    def find_loss(self, message: Get) -> str:
+        """Return the durable state that a Get proves, and that this server lacks; "" for none.
+
+        The Follow before a Get, and every position in a Get, was on disk before its announcement.
+        After an accepted loss, a Follow from before the loss may count as the repeated one.
+        """
+        home, follower = message.home, self._all.get(message.home)
+        if follower is None or message.incarnation > follower.version.incarnation:
+            cause = f"the topics that broker {home} follows were on disk, and are missing"
+            return "" if self._log.lost_through else cause
+        if message.incarnation < follower.version.incarnation:
+            return ""
+        for each in message.wanted:
+            part = Part(each.part, each.topic)
+            received = max(each.done, each.after) if part.server == self._broker else each.done
+            known = max(self._log.announced(part), follower.done.get(part, received))
+            if received > known:
+                return (
+                    f"positions {known + 1} to {received} of topic {each.topic}, which broker "
+                    f"{home} has, were on disk, and are missing"
+                )
+        return ""
 
     # ------------------------------------------------------------ topics that come and go
 

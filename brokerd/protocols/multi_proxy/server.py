@@ -13,7 +13,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.losses import has_marker, split_by_markers
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.interface import Change, LogEnds, RecordsRead
+from brokerd.protocols.interface import LOSS_PROVED, Change, LogEnds, RecordsRead
 from brokerd.protocols.multi_proxy.assignments import Assignments
 from brokerd.protocols.multi_proxy.followers import (
     HELD,
@@ -36,13 +36,14 @@ from brokerd.protocols.multi_proxy.messages import (
     Messages,
     Owner,
     Put,
+    Request,
     Stored,
     Wanted,
 )
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.retention import Topic, list_lost_runs
 from brokerd.protocols.multi_proxy.routes import Sessions
-from brokerd.protocols.multi_proxy.state import LOG, Follower, Part, ServerState, Version
+from brokerd.protocols.multi_proxy.state import LOG, PROVED, Follower, Part, ServerState, Version
 from brokerd.protocols.multi_proxy.topic_log import PlacedRun, TopicLog
 from brokerd.protocols.multi_proxy.transfer_server import TransferServer
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -55,6 +56,9 @@ REPEATING: Final = "repeating"
 """Purpose of the deadline at which an answer is sent over another proxy too: no Get followed it."""
 
 _TIMEOUTS_BEFORE_REPETITION: Final = 3
+
+_PROOF: Final = "loss"
+"""The only key of `PROVED`."""
 
 WAITING: Final = "waiting"
 """Purpose of the deadline at which a get is answered without publications."""
@@ -102,6 +106,9 @@ class Server:
         self._restatements = Restatements(homes)
         self.transfer_server: TransferServer | None = None
         self._held = DelayedPublishes(self._machine, deadlines, parameters)
+        self._has_proof_of_loss = False
+        self._lineage = 0
+        self._proofs: dict[str, int] = {}
 
     def handlers(self) -> dict[type, MessageHandler]:
         return {Put: self._on_put, Follow: self._on_follow, Get: self._on_get}
@@ -125,6 +132,7 @@ class Server:
             self.transfer_server.transfers.recover(recovered)
         self.followers.recover(recovered)
         self._restatements.recover(recovered)
+        self._proofs = {**recovered.get(PROVED, {})}
 
     def on_records(self, event: RecordsRead) -> None:
         """Take a page of the log."""
@@ -136,15 +144,34 @@ class Server:
         After a loss, all positions given from now on are later than lost ones, and nothing is
         released before all access brokers have stated their topics again.
         """
+        self._lineage = lineage
         if lineage:
             self._restatements.begin(lineage)
             for marker in self.log.announce_loss(lineage):
                 self._disk.append(LOG, marker.record, partial(self._store, marker, None))
+        if self._proofs.get(_PROOF, lineage) < lineage:
+            self._repeat_publications()
         for topic in self.log:
             self.requested[topic.number] = None
         if self.transfer_server is not None:
             self.transfer_server.begin(incarnation)
         self.settle_all()
+
+    def _repeat_publications(self) -> None:
+        """Store retained publications again, behind a loss that a fetch request had proved.
+
+        Their positions were assigned before the proof, and may be positions of lost publications.
+        """
+        for placed in self.log.repeat():
+            self._disk.append(LOG, placed.record, partial(self._store, placed, None))
+        self.log.sync(self._end_repetition)
+
+    def _end_repetition(self) -> None:
+        """Release the former positions of publications that are stored again behind a loss."""
+        self._disk.commit([Change(PROVED, _PROOF, None)], lambda: None)
+        for topic in self.log:
+            if topic.part.server == self._broker and topic.released < self.log.lost_through:
+                self.log.release(topic, self.log.lost_through)
 
     def settle_all(self) -> None:
         """Release publications of all topics that are not needed, or not retained any longer."""
@@ -262,6 +289,19 @@ class Server:
             if self._assignments is not None:
                 self._assignments.announce(tuple(new))
 
+    def serves(self, request: Request) -> bool:
+        """Return False if this request, or an earlier one, proves a loss of state here.
+
+        Lost positions would be assigned again. So nothing is served before the loss is accepted.
+        """
+        if not self._has_proof_of_loss and isinstance(request, Get):
+            cause = self.followers.find_loss(request)
+            if cause:
+                self._has_proof_of_loss = True
+                self._machine.record(LOSS_PROVED, home=request.home, cause=cause)
+                self._disk.commit([Change(PROVED, _PROOF, self._lineage)], lambda: None)
+        return not self._has_proof_of_loss
+
     def _on_put(self, peer: Peer, message: Put) -> None:
         home, number, run = message.home, message.topic, message.run
         if run.source.broker != home or run.origins or has_marker(run):
@@ -278,7 +318,7 @@ class Server:
             self._append(message)
 
     def _append_all(self, ready: Iterable[Put]) -> None:
-        for message in ready:
+        for message in ready if not self._has_proof_of_loss else ():
             self._append(message)
 
     def _append(self, message: Put) -> None:
@@ -379,10 +419,6 @@ class Server:
         }
         if self._has_lost_topics(follower, message.wanted):
             self._sessions.answer(home, Merged(home, ()))
-        for part, wanted in waits.items():
-            if wanted.done > max(self.log.announced(part), follower.done[part]):
-                reason = f"broker {home} acknowledged {wanted.done} of topic {wanted.topic}"
-                raise RemoteProtocolError(peer, reason)
         follower.got, follower.waits = version, waits
         follower.tried.clear()
         self._deadlines.cancel((REPEATING, home))

@@ -54,6 +54,9 @@ More are: the first positions in other servers' parts, and topics to confirm her
 RESTATED: Final = "restated"
 """Per access broker, the lineage in which it has stated its topics again."""
 
+PROVED: Final = "proved"
+"""The lineage in which a fetch request proved a loss of this server's state, until acceptance."""
+
 RELEASED: Final = "released"
 """Per topic, the position through which publications may be missing in the log."""
 

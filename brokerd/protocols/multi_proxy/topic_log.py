@@ -204,6 +204,24 @@ class TopicLog:
         self._log(topic, placed.last, run.source, record)
         return PlacedRun(topic, placed, None, record)
 
+    def repeat(self) -> Iterator[PlacedRun]:
+        """Place the retained publications of this server behind a loss; yield them to append."""
+        for topic in [*self]:
+            retained = [run for run in topic.runs if topic.part.server == self._broker]
+            for run in retained:
+                if run.last <= self.lost_through and not has_marker(run):
+                    yield from self._place_again(topic, run)
+
+    def _place_again(self, topic: Topic, run: PublicationRun) -> Iterator[PlacedRun]:
+        for _, published in _split_by_publisher(run):
+            first = topic.assigned + 1
+            topic.assigned += len(published)
+            placed = _place(topic.part, first, published)
+            head, *payload = pack_run(published)
+            record = (_HEAD.pack(topic.number, first) + bytes(head), *payload)
+            self._log(topic, placed.last, published.source, record)
+            yield PlacedRun(topic, placed, None, record)
+
     @staticmethod
     def _skip_loss(topic: Topic, first: int, run: PublicationRun) -> None:
         """Continue behind a loss; a topic without a marker there had no publication before."""

@@ -1,11 +1,11 @@
 """Servers that lost state: requests from before the loss that arrive after it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
-from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import SourceId
 from brokerd.overlay.bipartite import Bipartite
 from brokerd.protocols.interface import Commit
@@ -13,14 +13,17 @@ from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Followed,
     Following,
+    Get,
     Lost,
     LostRun,
     Merged,
     Messages,
+    Wanted,
 )
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, MultiProxyParameters
 from brokerd.protocols.multi_proxy.routes import KIND
 from brokerd.protocols.registry import definition_of
+from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.proxy_stories import sides
 from tests.protocols.multi_proxy.test_server import (
     HOME,
@@ -32,10 +35,13 @@ from tests.protocols.multi_proxy.test_server import (
     put,
 )
 
+MUTANTS = bugs_of("multi_proxy")
+
 OTHER = 3
 """An access broker without topics."""
 LOST = 1 << 31
 """The last position that the server may have assigned before the loss."""
+MISSING = f"of topic {TOPIC}, which broker {HOME} has, were on disk, and are missing"
 
 
 def lossy_server() -> Disk:
@@ -82,8 +88,73 @@ def test_lost_positions_may_be_acknowledged_before_the_loss_marker_is_on_disk() 
     answer = disk.tell(follow(4, TOPIC))[-1]
     assert isinstance(answer, Following)
     assert answer.topics == (Followed(SERVER, TOPIC, 3, LOST),), "a durable position is released"
-    with pytest.raises(RemoteProtocolError, match="acknowledged"):
-        disk.tell(get(5, LOST + 1, LOST + 1))
+    assert not disk.tell(get(5, LOST + 1, LOST + 1))
+    assert disk.proofs == [f"positions {LOST + 1} to {LOST + 1} {MISSING}"]
+
+
+def a_received_position_beyond_the_log_proves_a_loss() -> bool:
+    """Return True if all later requests wait, so that no lost position is assigned again."""
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 3))
+    answers = disk.tell(get(1, 3, 3))
+    is_early = bool(disk.proofs)
+    for request in (get(2, 3, 5), get(3, 3, 6), put(4, 6, previous=3), follow(2)):
+        answers += disk.tell(request)
+    return not answers and not is_early and disk.proofs == [f"positions 4 to 5 {MISSING}"]
+
+
+def a_get_after_an_unknown_follow_proves_a_loss(incarnation: int) -> bool:
+    """Return True also if the server has a Follow of an earlier incarnation."""
+    disk = Disk()
+    if incarnation > 1:
+        disk.tell(follow(1, TOPIC))
+    wanted = (Wanted(SERVER, TOPIC, 0, 0, 9),)
+    answers = disk.tell(Get(SERVER, HOME, incarnation, 1, wanted))
+    answers += disk.tell(put(1, 3))
+    proof = f"the topics that broker {HOME} follows were on disk, and are missing"
+    return not answers and disk.proofs == [proof]
+
+
+def publications_before_the_proof_have_positions_behind_the_loss() -> bool:
+    """Return True if they are stored again once, and sent at no position of a lost one."""
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 3))
+    disk.tell(get(1, 3, 5))
+    for incarnation in (4_097, 4_098):
+        disk._lineage = 1
+        disk.start(incarnation)
+        for home in (0, SERVER, OTHER):
+            disk.tell(follow(1, home=home))
+    disk.tell(follow(2, TOPIC))
+    lost, messages, _ = disk.tell(get(2, 0, 0))
+    return (
+        isinstance(lost, Lost)
+        and lost.last == LOST
+        and [*messages.run.sequences] == [*range(LOST + 1, LOST + 4)]
+    )
+
+
+RULES: dict[str, Callable[[], bool]] = {
+    "received-positions-prove-nothing": a_received_position_beyond_the_log_proves_a_loss,
+    "serves-behind-a-proof": a_received_position_beyond_the_log_proves_a_loss,
+    "unknown-followers-prove-nothing": partial(a_get_after_an_unknown_follow_proves_a_loss, 1),
+    "later-incarnations-prove-nothing": partial(a_get_after_an_unknown_follow_proves_a_loss, 2),
+    "not-repeated-behind-a-loss": publications_before_the_proof_have_positions_behind_the_loss,
+    "repeated-after-each-start": publications_before_the_proof_have_positions_behind_the_loss,
+    "former-positions-are-sent": publications_before_the_proof_have_positions_behind_the_loss,
+}
+
+
+@pytest.mark.parametrize("bug", RULES)
+def test_a_rule_of_proved_losses_holds_and_its_bug_is_seen(bug: str) -> None:
+    assert RULES[bug]()
+    with plant([MUTANTS[bug]]):
+        try:
+            assert not RULES[bug]()
+        except (AssertionError, ValueError):
+            pass
 
 
 @pytest.mark.parametrize("lineage", [0, 1])

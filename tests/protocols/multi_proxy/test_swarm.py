@@ -13,6 +13,7 @@ from tests.protocols.multi_proxy.test_arbiter_transfers import RULES as WHERE_TO
 from tests.protocols.multi_proxy.test_causal_ownership import RULES as WITH_MERGES
 from tests.protocols.multi_proxy.test_decommissioning import RULES as WHERE_A_HOME_IS_GONE
 from tests.protocols.multi_proxy.test_departures import RULES as WHERE_A_CLIENT_LEAVES
+from tests.protocols.multi_proxy.test_lossy_servers import RULES as WHERE_STATE_IS_LOST
 from tests.protocols.multi_proxy.test_proxy_ownership import RULES as WITH_TWO_OWNERS
 from tests.protocols.multi_proxy.test_retention import RULES as WHERE_IT_IS_LET_GO_OF
 from tests.protocols.multi_proxy.test_server import RULES as AT_A_SERVER
@@ -65,6 +66,7 @@ def test_each_bug_has_a_story() -> None:
         *WHERE_A_HOME_IS_GONE,
         *WHERE_TOPICS_MOVE,
         *WHERE_A_CLIENT_LEAVES,
+        *WHERE_STATE_IS_LOST,
         "waits-although-its-peer-is-there",
         "dials-whatever-its-peer-closes",
         "generations-leap",
