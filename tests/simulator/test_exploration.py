@@ -79,6 +79,11 @@ def test_a_reduced_search_reaches_the_same_ends_and_marks_with_fewer_states(
     assert reduced.progress.transitions < plain.progress.transitions
 
 
+def test_a_search_counts_the_marks_that_its_steps_reach() -> None:
+    found = explore(replace(TINY, protocol="gryphon")).progress
+    assert {"filter-sent", "starts-announced"} <= found.marks.keys()
+
+
 PROMPT_TWINS = (
     replace(TINY, protocol="best_effort", brokers=3, publications=2),
     replace(TINY, protocol="best_effort", faults=1, kinds=("crash",)),
