@@ -128,7 +128,7 @@ async def test_a_client_that_leaves_loses_no_publication_that_was_recorded_ahead
 
 @in_virtual_time
 async def test_a_client_that_leaves_returns_no_publication_to_another_task() -> None:
-    """What the task received during the last save was on no record, and arrived again."""
+    """A publication that the task received during the last save was on no record."""
     async with (
         brokers(2) as (b0, b1),
         client_of(b0, "p", publishes=True) as publisher,
