@@ -28,6 +28,14 @@ _placement_option = options_in("Placement")
 _replacement_option = options_in("Replacement")
 
 
+ReadyTimeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout", metavar="SECONDS", min=1, help="Wait for this time until brokers are ready."
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementOptions:
     """Options that decide the hosts of brokers."""
@@ -96,15 +104,7 @@ class ReplacementOptions:
             "`help restore`. Repeatable.",
         ),
     ] = None
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            metavar="SECONDS",
-            min=1,
-            help="Wait for this time until brokers are ready.",
-        ),
-    ] = 60.0
+    timeout: ReadyTimeout = 60.0
 
 
 def deploy(
@@ -279,15 +279,7 @@ def replace_broker(
     on: Annotated[
         str, typer.Option("--on", metavar="HOST", help="Continue the broker on this host.")
     ],
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            metavar="SECONDS",
-            min=1,
-            help="Wait for this time until brokers are ready.",
-        ),
-    ] = 60.0,
+    timeout: ReadyTimeout = 60.0,
 ) -> Result:
     """Continue a broker that never returns on another host, from its replicas.
 
