@@ -142,14 +142,17 @@ class Server:
         """Begin after all rows and the log are read.
 
         After a loss, all positions given from now on are later than lost ones, and nothing is
-        released before all access brokers have stated their topics again.
+        released before all access brokers have stated their topics again. A loss that was proved
+        before this start, and is not accepted, stays proved.
         """
         self._lineage = lineage
+        proved_in = self._proofs.get(_PROOF)
+        self._has_proof_of_loss = proved_in is not None and proved_in >= lineage
         if lineage:
             self._restatements.begin(lineage)
             for marker in self.log.announce_loss(lineage):
                 self._disk.append(LOG, marker.record, partial(self._store, marker, None))
-        if self._proofs.get(_PROOF, lineage) < lineage:
+        if proved_in is not None and proved_in < lineage:
             self._repeat_publications()
         for topic in self.log:
             self.requested[topic.number] = None

@@ -116,6 +116,15 @@ def a_get_after_an_unknown_follow_proves_a_loss(incarnation: int) -> bool:
     return not answers and disk.proofs == [proof]
 
 
+def a_proved_loss_stays_proved_over_a_restart() -> bool:
+    """Return True if a restarted server without followers stores, and releases, nothing."""
+    disk = Disk()
+    wanted = (Wanted(SERVER, TOPIC, 0, 0, 9),)
+    disk.tell(Get(SERVER, HOME, 1, 1, wanted))
+    disk.start(2)
+    return not disk.tell(put(1, 3)) and not disk.tell(follow(1, TOPIC)) and not disk.logged
+
+
 def publications_before_the_proof_have_positions_behind_the_loss() -> bool:
     """Return True if they are stored again once, and sent at no position of a lost one."""
     disk = Disk()
@@ -141,6 +150,7 @@ RULES: dict[str, Callable[[], bool]] = {
     "serves-behind-a-proof": a_received_position_beyond_the_log_proves_a_loss,
     "unknown-followers-prove-nothing": partial(a_get_after_an_unknown_follow_proves_a_loss, 1),
     "later-incarnations-prove-nothing": partial(a_get_after_an_unknown_follow_proves_a_loss, 2),
+    "a-restart-forgets-the-proof": a_proved_loss_stays_proved_over_a_restart,
     "not-repeated-behind-a-loss": publications_before_the_proof_have_positions_behind_the_loss,
     "repeated-after-each-start": publications_before_the_proof_have_positions_behind_the_loss,
     "former-positions-are-sent": publications_before_the_proof_have_positions_behind_the_loss,
