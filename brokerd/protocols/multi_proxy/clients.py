@@ -104,6 +104,7 @@ class Clients:
         self._fetches = gets
         self._followed: dict[OwnSubscription, tuple[int, ...]] = {}
         self._deferred: dict[OwnSubscription, None] = {}
+        self._starting: dict[OwnSubscription, None] = {}
         self._departing: dict[ClientId, Heads] = {}
         self._restored = RestoredSubscriptions(machine)
 
@@ -227,7 +228,7 @@ class Clients:
         local.claimed = client.session
         if self.own.drop_unknown_restart(client, local):
             self._disk.commit((Change(RESTARTED, local.row, None),), lambda: None)
-        if local.started:
+        if local.started and local not in self._starting:
             gaps = [*self.table.gaps_of_lost(client, local.number, local.begins_after)]
             begins_after = [each for each in local.begins_after.items() if each[1]]
             self._take_done(self.own.claim(client, local, begins_after, gaps))
@@ -256,8 +257,8 @@ class Clients:
     def begin(self, beginning: PendingSubscription) -> None:
         """Start a subscription; no later publication is missed.
 
-        A subscription that this broker had lost receives all publications from here on, before its
-        start is on disk. Publications that have arrived since the heads are in its gaps.
+        A subscription that this broker had lost receives all publications from here on, which wait
+        until its start is on disk. Publications that have arrived since the heads are in its gaps.
         """
         local, heads = beginning.local, beginning.heads
         if local.is_over:
@@ -269,12 +270,14 @@ class Clients:
         key = local.row
         row = [[*stream, position] for stream, position in heads.items()]
         changes = [Change(BEGINS, key, row)]
+        self._starting[local] = None
         if local.is_restarted:
             changes.append(Change(RESTARTED, key, True))
             self._begin_after(local, heads)
             self.own.start(local)
 
         def start() -> None:
+            del self._starting[local]
             if local.is_over:
                 return
             if not local.is_restarted:

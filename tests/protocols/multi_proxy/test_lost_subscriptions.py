@@ -15,6 +15,7 @@ from brokerd.protocols.interface import (
     Persisted,
     Send,
     SessionEstablished,
+    SessionLost,
     Started,
 )
 from brokerd.protocols.multi_proxy.messages import Follow, Followed, Following, Messages, Servers
@@ -54,6 +55,7 @@ class LossyHome:
         self.disk: dict[str, dict[str, Any]] = {name: {**row} for name, row in (rows or {}).items()}
         self.said: list[Any] = []
         self.got: list[Any] = []
+        self.held: list[Commit] | None = None
         self.incarnation = LINEAGE + (rows is not None)
         self.do(Started(self.incarnation, rows is not None, self.disk, lineage=1))
         self.do(SessionEstablished(PROXY, 7, 1))
@@ -66,12 +68,14 @@ class LossyHome:
         self.do(MessageReceived("s", 8, Subscribe(1, PREDICATE)))
 
     def do(self, event: Any) -> None:
-        """Handle an event; all commits are durable at once."""
+        """Handle an event; all commits are durable at once, unless they are held."""
         for effect in self.core.handle(event, 0):
             if isinstance(effect, Send):
                 self.said.append(effect.message)
             elif isinstance(effect, Deliver):
                 self.got.append(effect.item)
+            elif isinstance(effect, Commit) and self.held is not None:
+                self.held.append(effect)
             elif isinstance(effect, Commit):
                 for change in effect.changes:
                     table = self.disk.setdefault(change.table, {})
@@ -139,6 +143,27 @@ def test_a_new_subscription_after_a_loss_has_no_gap() -> None:
     assert not home.gaps()
     home.arrive(FIRST, 5)
     assert home.deliveries() == [5]
+
+
+def test_a_restart_is_announced_on_the_next_session_once_a_crash_cannot_repeat_it() -> None:
+    """After a crash before the rows, a later gap would have publications that were not lost."""
+    home = LossyHome()
+    home.answer(FIRST, 3)
+    home.held = []
+    home.answer(SECOND, 0)
+    home.do(SessionLost("s", 8, "silent"))
+    home.do(SessionEstablished("s", 9, 1))
+    home.do(MessageReceived("s", 9, Connect(False, 1, 1, 0, ((1, ()),))))
+    home.do(MessageReceived("s", 9, Subscribe(1, PREDICATE)))
+    home.arrive(FIRST, 4)
+    assert not home.has_started()
+    assert not home.got
+    (start,) = home.held
+    assert start.token is not None
+    home.do(Persisted(start.token))
+    assert home.has_started()
+    assert len(home.gaps()) == len(home.follow(FIRST).topics)
+    assert home.deliveries() == [4]
 
 
 def test_a_gap_that_a_crash_has_taken_is_announced_again() -> None:
