@@ -140,7 +140,7 @@ class ReplicatedCore(CoreWrapper):
         self._next_token = _OWN_TOKENS
         self._offsets: dict[str, int] = {}
         self._owners: dict[BrokerNumber, int] = {}
-        self._stated_to: dict[BrokerNumber, _Session] = {}
+        self._latest_owners: dict[BrokerNumber, int] = {}
         self._has_lineage = False
         self._has_dialled = False
         self._writes_sent = 0
@@ -287,6 +287,7 @@ class ReplicatedCore(CoreWrapper):
             for key, incarnation in rows.items()
             if key.startswith(_OWNER)
         }
+        self._latest_owners = {**self._owners}
         self._has_lineage = rows.get(COPIES_LINEAGE, 0) == event.lineage
         self._read_all(self.copies.recover(event.logs[COPIES], is_valid=self._has_lineage))
         if not self._has_lineage:
@@ -356,23 +357,20 @@ class ReplicatedCore(CoreWrapper):
         for peer in self._sessions:
             self._announce_copy(peer)
 
-    def _announce_copy(self, peer: BrokerNumber, durable: _Session | None = None) -> None:
-        """State its copy to an owner once in a session, after the incarnation is on this disk.
+    def _announce_copy(self, peer: BrokerNumber) -> None:
+        """State its copy to an owner, once the owner's incarnation is on this disk.
 
         So a process that restores its state excludes an earlier one, which may run elsewhere.
-
-        Args:
-            durable: the session of the incarnation that has been written.
         """
-        if durable is not None:
-            self._owners[peer] = max(self._owners.get(peer, 0), durable.incarnation)
         session = self._sessions.get(peer)
-        if session is None or self._stated_to.get(peer) == session:
+        if session is None or self._owners.get(peer) != session.incarnation:
             return
-        is_durable = self._owners.get(peer) == session.incarnation
-        if self._has_lineage and self.copies.is_read and is_durable:
-            self._stated_to[peer] = session
+        if self._has_lineage and self.copies.is_read:
             self._send(peer, self.copies.state_of(peer))
+
+    def _on_owner_written(self, peer: BrokerNumber, incarnation: int) -> None:
+        self._owners[peer] = incarnation
+        self._announce_copy(peer)
 
     # ------------------------------------------------------------ sessions
 
@@ -382,15 +380,16 @@ class ReplicatedCore(CoreWrapper):
         if isinstance(peer, str):
             return
         session = _Session(event.session, event.incarnation)
-        known = self._owners.get(peer, 0)
+        known = self._latest_owners.get(peer, 0)
         if session.incarnation < known:
             reason = f"incarnation {session.incarnation} of an owner, after {known}"
             self._effects.append(CloseSession(peer, reason))
             return
         if session.incarnation > known and peer in self.copies.owners:
             change = Change(REPLICATION, f"{_OWNER}{peer}", session.incarnation)
-            action = partial(self._announce_copy, peer, session)
+            action = partial(self._on_owner_written, peer, session.incarnation)
             self._effects.append(Commit((change,), self._when(action)))
+            self._latest_owners[peer] = session.incarnation
         self._sessions[peer] = session
         self._deadlines.cancel(peer)
         self._announce_copy(peer)
