@@ -409,6 +409,49 @@ def test_an_access_broker_proves_the_loss_of_a_storage(is_copy: bool) -> None:
     assert [each.sequence for each in subscriber.received] == [*range(1, 16)]
 
 
+@pytest.mark.parametrize("moment", ["before the proof", "behind the proof", "after a restart"])
+def test_publications_beside_the_proof_of_a_lost_storage_arrive(moment: str) -> None:
+    """They would have epochs that the access broker of the subscriber has received before.
+
+    Before the proof, they must be fewer than the lost ones, else nothing is proved.
+    """
+    count = 2 if moment == "before the proof" else 4
+    cluster = begun("ges_reliable at b1")
+    subscriber = cluster.subscribe("s1")
+    cluster.run_until_quiet()
+    storage, near = cluster.broker("b1"), cluster.link("b1", "s1")
+    copy = storage.copy(is_empty=False)
+    publish(cluster, 3)
+    cluster.run_until_quiet()
+    storage.kill()
+    cluster.link("p-p1", "p1").cut()
+    cluster.run_for(2)
+    storage.broker.disk.put_back(copy)
+    if moment == "before the proof":
+        near.cut()
+    storage.start()
+    cluster.run_for(2)
+    if moment == "after a restart":
+        near.cut()
+        storage.restart()
+        cluster.run_for(2)
+    for _ in range(count):
+        cluster.publish("b1", kind="a")
+        cluster.run_for(0.02)
+    cluster.run_for(2)
+    near.heal()
+    cluster.run_for(5)
+    assert "loss_proved" in [event for event, _ in storage.broker.recorded]
+    storage.kill()
+    cluster.run_for(2)
+    storage.put_back(storage.broker.disk.copy())
+    cluster.run_for(5)
+    storage.restart()
+    cluster.run_until_quiet()
+    assert len(subscriber.received) == 3 + count
+    cluster.oracle.judge_end()
+
+
 @pytest.mark.parametrize("is_copy", [True, False], ids=["older copy", "empty disk"])
 def test_an_access_broker_proves_the_loss_of_a_server_and_of_its_proxies(is_copy: bool) -> None:
     """No broker has a mark of the server; its positions would be assigned again."""

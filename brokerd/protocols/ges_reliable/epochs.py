@@ -144,6 +144,16 @@ class EpochLog:
             epochs = range(self.lost_through, self.lost_through + 1)
             yield self._append(epochs, run, self.stream.broker)
 
+    def repeat(self) -> Iterator[LogAppend]:
+        """Append the retained publications in front of a loss again, at epochs behind the loss."""
+        for event in [*self._events]:
+            if event.run.last <= self.lost_through and not has_marker(event.run):
+                for part in event.run.split_by_origin():
+                    epochs = range(self.assigned + 1, self.assigned + 1 + len(part))
+                    yield self._append(epochs, replace(part, place=None), event.root)
+                    reached = max(part.last, self.stored(part.source))  # no frontier decreases
+                    self._logged[-1] = self._logged[-1]._replace(sequence=reached)
+
     @property
     def is_announced(self) -> bool:
         """Return True unless a loss is not announced on disk yet."""
@@ -196,7 +206,7 @@ class EpochLog:
     def on_appended(self, event: Event) -> None:
         """Take the durability of a record."""
         (origin,) = event.run.origins
-        self._stored[origin.source] = origin.sequences[-1]
+        self._stored[origin.source] = max(origin.sequences[-1], self.stored(origin.source))
         self._retain(event)
         self._in_flight -= 1
         if not self._in_flight:

@@ -53,10 +53,12 @@ RELEASED: Final = "released"
 """A single row: the epoch through which publications may be missing in the log."""
 FRONTIERS: Final = "frontiers"
 """Per source, the frontier among those."""
+PROVED: Final = "proved"
+"""The lineage in which a fetch proved a loss of this storage's state, until acceptance."""
 
 TABLES: Final = (
     *(REGISTERED, GENERATIONS, RECEIPTS, SUCCESSORS),
-    *(UNITS, PROFILE, HOMES, RELEASED, FRONTIERS),
+    *(UNITS, PROFILE, HOMES, RELEASED, FRONTIERS, PROVED),
 )
 
 COUNTERS: Final = (

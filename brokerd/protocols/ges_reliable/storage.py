@@ -42,6 +42,7 @@ from brokerd.protocols.ges_reliable.requests import SubscriptionRequests
 from brokerd.protocols.ges_reliable.state import (
     HOMES,
     PROFILE,
+    PROVED,
     Answer,
     Event,
     LogAppend,
@@ -64,6 +65,9 @@ OTHER_WAITING: Final = "other storage waiting"
 """The same for a fetch of another storage."""
 DEADLINES: Final = (WAITING, OTHER_WAITING, INTAKE, PROFILE)
 """The purposes of the deadlines of a storage."""
+
+_PROOF: Final = "loss"
+"""The only key of `PROVED`."""
 
 _Asker = tuple[BrokerNumber, bool]
 """An access broker, or a storage."""
@@ -131,6 +135,7 @@ class Storage:
         self._forwarding = forwarding
         self._lineage = 0
         self._has_proof_of_loss = False
+        self._proved_in: int | None = None
         self._homes: dict[_Asker, tuple[int, int]] = {}
         self._followers: dict[_Asker, Follower] = {}
         self._waiting: dict[_Asker, Change] = {}
@@ -205,6 +210,7 @@ class Storage:
         """
         self.feeds.start(incarnation)
         self._lineage = lineage
+        self._proved_in = recovered.get(PROVED, {}).get(_PROOF)
         self._take(self.log.recover(recovered, ends))
         self.registrations.recover(recovered, self.log.released)
         self.dependents.recover(recovered, self.log.released)
@@ -230,10 +236,23 @@ class Storage:
         """
         if self._lineage and self.profile is None:
             self._take(self.log.announce_loss(self._lineage))
+        if self._proved_in is not None and self._proved_in < self._lineage:
+            self._repeat_publications()
+        elif self._proved_in is not None:
+            self._has_proof_of_loss = True  # it is not accepted
         self._release()
         self._take(self.feeds.begin(self._machine.now_ns))
         if not self._parameters.fetch_wait_ns:
             self._request_fetches()
+
+    def _repeat_publications(self) -> None:
+        """Store retained publications again, behind a loss that a fetch had proved.
+
+        Their epochs were assigned before the proof, and may be epochs of lost publications.
+        """
+        self._take(self.log.repeat())
+        row = Row(PROVED, _PROOF, None)
+        self._disk.sync(LOG, lambda: self._disk.commit([row], lambda: None))
 
     def _request_fetches(self) -> None:
         """Request the fetches that followers had here before a restart, and await answers to."""
@@ -305,11 +324,15 @@ class Storage:
             self._store(message.home, part)
 
     def _store(self, home: BrokerNumber, run: PublicationRun) -> None:
-        self._take(self.log.store(run, self._broker))
+        """Store publications, unless lost epochs would be assigned again."""
         source = run.source
         if has_marker(run) and self._proves_loss(run):
             self._report_loss(home, run)
-        elif self.log.stored(source) >= run.last:
+            return
+        if self._has_proof_of_loss:
+            return
+        self._take(self.log.store(run, self._broker))
+        if self.log.stored(source) >= run.last:
             self._report_stored(home, run)
         else:
             self._disk.sync(LOG, partial(self._report_stored, home, run))
@@ -339,6 +362,7 @@ class Storage:
             self._has_proof_of_loss = True
             cause = f"epochs {first} to {last}, which broker {follower} has, were on disk, and are"
             self._machine.record(LOSS_PROVED, follower=follower, cause=f"{cause} missing")
+            self._disk.commit([Row(PROVED, _PROOF, self._lineage)], lambda: None)
 
     def _report_stored(self, home: BrokerNumber, run: PublicationRun) -> None:
         through = self.log.stored(run.source)
