@@ -370,7 +370,8 @@ class Subscriptions:
 
         self.take_done(self._own.end(client, over, drain=drain))
         self._on_ended(over)
-        self._disk.commit([Change(SUBSCRIPTIONS, local.row, None) for local in over], both)
+        ends = [Change(SUBSCRIPTIONS, local.row, None) for local in over]
+        self._disk.commit_in_order(ends, both)
         # Behind the row of the subscription: a crash between the two must not bring back one that
         # has acknowledged nothing.
         lanes = [lane for local in over for lane in local.lanes.values()]

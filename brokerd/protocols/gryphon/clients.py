@@ -473,7 +473,7 @@ class Clients:
         if self.table.lineage:
             tables = (*tables, RESTARTED, CONFIRMED)
         rows = [Change(table, local.row, None) for local in over for table in tables]
-        self._disk.commit(rows, ended)
+        self._disk.commit_in_order(rows, ended)
 
     # ------------------------------------------------------------ publications
 

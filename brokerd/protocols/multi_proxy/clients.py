@@ -324,7 +324,7 @@ class Clients:
         if self.table.lineage:
             tables = (*tables, RESTARTED, CONFIRMED)
         rows = [Change(table, local.row, None) for local in over for table in tables]
-        self._disk.commit(rows, partial(self._requests.answer, request))
+        self._disk.commit_in_order(rows, partial(self._requests.answer, request))
         for local in over:
             self._deferred.pop(local, None)
             self._restored.drop(local)

@@ -164,6 +164,16 @@ class Durability:
         self._when_durable[self._next_token] = [then]
         self.machine.emit(Commit(tuple(changes), self._next_token))
 
+    def commit_in_order(self, changes: Sequence[Change], then: Callable[[], None]) -> None:
+        """Call `then` once the changes, and all earlier changes, are durable.
+
+        An answer to a repeated request has no changes, and waits for those of the first request.
+        """
+        if changes:
+            self.commit(changes, then)
+        else:
+            self.when_written(then)
+
     def when_written(self, then: Callable[[], None]) -> None:
         """Call `then` once all earlier changes are durable: at once if they already are.
 
