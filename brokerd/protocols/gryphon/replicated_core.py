@@ -368,10 +368,6 @@ class ReplicatedCore(CoreWrapper):
         if self._has_lineage and self.copies.is_read:
             self._send(peer, self.copies.state_of(peer))
 
-    def _on_owner_written(self, peer: BrokerNumber, incarnation: int) -> None:
-        self._owners[peer] = incarnation
-        self._announce_copy(peer)
-
     # ------------------------------------------------------------ sessions
 
     def _on_established(self, event: SessionEstablished) -> None:
@@ -386,9 +382,13 @@ class ReplicatedCore(CoreWrapper):
             self._effects.append(CloseSession(peer, reason))
             return
         if session.incarnation > known and peer in self.copies.owners:
+
+            def written() -> None:
+                self._owners[peer] = session.incarnation
+                self._announce_copy(peer)
+
             change = Change(REPLICATION, f"{_OWNER}{peer}", session.incarnation)
-            action = partial(self._on_owner_written, peer, session.incarnation)
-            self._effects.append(Commit((change,), self._when(action)))
+            self._effects.append(Commit((change,), self._when(written)))
             self._latest_owners[peer] = session.incarnation
         self._sessions[peer] = session
         self._deadlines.cancel(peer)
