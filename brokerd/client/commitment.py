@@ -293,16 +293,20 @@ class Commitment:
         kept: deque[Untaken] = deque()
         waiting: dict[StreamId, None] = {}
         for entry in self._untaken:
-            if entry.stream in waiting or any(
-                self._processed.get((number, entry.stream), 0) < entry.last
-                for number in entry.subscriptions
-                if number in self._wanted
-            ):
+            if entry.stream in waiting or self._lacks(entry):
                 waiting[entry.stream] = None
                 kept.append(entry)
             else:
                 self._acknowledge(entry)
         self._untaken = kept
+
+    def _lacks(self, entry: Untaken) -> bool:
+        """Return True if a present subscription has not committed all of an arrival."""
+        return any(
+            self._processed.get((number, entry.stream), 0) < entry.last
+            for number in entry.subscriptions
+            if number in self._wanted
+        )
 
     def _has_delivered(self, number: int, source: SourceId, last: int) -> bool:
         """Return True if this publication has arrived here, and not at the predecessor alone."""
@@ -371,9 +375,9 @@ class Commitment:
     def take_over(self, predecessor: "Commitment") -> None:
         """Continue from the positions of a predecessor, or from later starts here.
 
-        The application may still receive, and commit, arrivals of a predecessor that has ended.
+        The application may still receive, and commit, arrivals of predecessors that have ended.
+        Predecessors without any are dropped.
         """
-        self._predecessor = predecessor if predecessor._untaken else predecessor._predecessor
         self._delivered = furthest(predecessor._delivered, self._delivered, self._wanted)
         self._processed = furthest(predecessor._processed, self._processed, self._wanted)
         self._delivered_origins = {
@@ -381,6 +385,13 @@ class Commitment:
             for key, last in predecessor._delivered_origins.items()
             if key[0] in self._wanted
         }
+        self._predecessor, link = None, self
+        former: Commitment | None = predecessor
+        while former is not None:
+            if any(map(self._lacks, former._untaken)):
+                link._predecessor, link = former, former
+            former = former._predecessor
+        link._predecessor = None
 
     def restore(self, subscriptions: Sequence[KeptSubscription], *, redelivers: bool) -> None:
         """Restore the positions of an earlier process; see Progress.restore."""

@@ -1,5 +1,6 @@
 """Tests of delivered, committed and received positions on objects: ends, moves, single arrivals."""
 
+import weakref
 from random import Random
 from typing import Any
 
@@ -64,6 +65,26 @@ def test_an_ended_subscription_is_in_no_position() -> None:
     client.forget(FIRST)
     assert mentions(client, FIRST) == []
     assert mentions(client, SECOND) != []
+
+
+@pytest.mark.parametrize("keeps", [1, 2, 3])
+def test_a_client_that_moves_keeps_predecessors_with_uncommitted_arrivals_alone(keeps: int) -> None:
+    """Each next broker delivers the arrival again, but one of them; a client may move for ever."""
+    client, wanted = commitment(FIRST)
+    kept: list[weakref.ref[Commitment]] = []
+    for move in range(1, 5):
+        arrive(client, move, move, FIRST)
+        client.deliver(1)
+        kept.append(weakref.ref(client))
+        following = Commitment(wanted, Revision(is_kept=True))
+        following.attach()
+        following.take_over(client)
+        if move < keeps:
+            arrive(following, move, move, FIRST, is_new=False)
+            following.take(0)
+        client = following
+    assert [each() is not None for each in kept] == [move >= keeps for move in range(1, 5)]
+    assert client.was_delivered(FIRST, STREAM, 4)
 
 
 def test_deliveries_after_the_end_of_a_subscription_leave_no_position() -> None:
