@@ -11,6 +11,7 @@ writer, since SQLite has one; lanes bound the transactions that wait for it at o
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -210,6 +211,7 @@ class TokenCommits:
         self._most = most
         self._waiting: list[dict[DurableSubscription, TokenRequest]] = [{} for _ in range(lanes)]
         self._running = [False] * lanes
+        self._continuing = [False] * lanes
 
     def request(self, request: TokenRequest, then: Continuation) -> None:
         """Commit a request, with all others that wait; call `then` once they are durable."""
@@ -222,15 +224,19 @@ class TokenCommits:
         return subscription in self._waiting[subscription.identity % len(self._waiting)]
 
     def _continue_commits(self, shard: int, then: Continuation) -> None:
+        """Begin the next transaction; one without rows ends at once, and others follow."""
         waiting = self._waiting[shard]
-        if self._running[shard] or not waiting:
+        if self._continuing[shard]:
             return
-        taken = [waiting.pop(each) for each in [*islice(waiting, self._most or len(waiting))]]
-        taken = [each for each in taken if not each.subscription.is_over]
-        self._running[shard] = True
-        self._counters["tokens_committed"] += len(taken)
-        self._counters["token_transactions"] += 1
-        self._disk.commit(_rows(taken), lambda: self._on_durable(shard, taken, then))
+        self._continuing[shard] = True
+        while waiting and not self._running[shard]:
+            taken = [waiting.pop(each) for each in [*islice(waiting, self._most or len(waiting))]]
+            taken = [each for each in taken if not each.subscription.is_over]
+            self._running[shard] = True
+            self._counters["tokens_committed"] += len(taken)
+            self._counters["token_transactions"] += 1
+            self._disk.commit(_rows(taken), partial(self._on_durable, shard, taken, then))
+        self._continuing[shard] = False
 
     def _on_durable(self, shard: int, taken: Sequence[TokenRequest], then: Continuation) -> None:
         self._running[shard] = False

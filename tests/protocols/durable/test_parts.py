@@ -1,5 +1,6 @@
 """Tests of durable's parts on objects: retention, stored events, deferred ranges, token commits."""
 
+import sys
 from collections import deque
 from itertools import permutations
 from types import SimpleNamespace
@@ -399,6 +400,18 @@ def test_transactions_have_a_limit_and_lanes_of_their_own(
         found.append(len(commits.done) - before)
     assert found == transactions
     assert sorted(commits.done) == [*range(6)]
+
+
+def test_any_number_of_repeated_commits_waits_for_a_transaction() -> None:
+    """They have no rows, so that each is durable at once; a broker failed at some hundreds."""
+    commits = Commits(most=1)
+    commits.request(0, 0)
+    (write,) = commits.waiting
+    commits.waiting = SimpleNamespace(append=lambda then: then())
+    for identity in range(1, sys.getrecursionlimit()):
+        commits.request(identity, identity)
+    write()
+    assert len(commits.done) == sys.getrecursionlimit()
 
 
 def test_an_ended_subscription_commits_no_token() -> None:
