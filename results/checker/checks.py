@@ -351,9 +351,9 @@ def _count_by_stretches(loaded: LoadedRun) -> dict[str, int]:
 def _stretches_in_words(span: Mapping[str, int]) -> Iterable[str]:
     if span:
         yield (
-            f"  {span['in_stretches']:,} of {span['deliveries']:,} logged deliveries are told by "
-            f"stretches: who got what is exact, when to {span['longest_ms'] / 1000:g} s; latencies "
-            "are those of the others"
+            f"  {span['in_stretches']:,} of {span['deliveries']:,} logged deliveries are recorded "
+            f"in stretches: their contents are exact, their times to {span['longest_ms'] / 1000:g} s; "
+            "latencies are those of the others"
         )
 
 

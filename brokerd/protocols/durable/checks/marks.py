@@ -214,7 +214,7 @@ MARKS = (
     ),
     Mark(
         "decommissioned-broker-refused",
-        "a decommissioned broker came back, and ended",
+        "a decommissioned broker returned, and ended",
         seeds=40,
         by=(Shutdown,),
         when=lambda step: len(step.acts[Shutdown]),
