@@ -352,8 +352,8 @@ def _stretches_in_words(span: Mapping[str, int]) -> Iterable[str]:
     if span:
         yield (
             f"  {span['in_stretches']:,} of {span['deliveries']:,} logged deliveries are recorded "
-            f"in stretches: their contents are exact, their times to {span['longest_ms'] / 1000:g} s; "
-            "latencies are those of the others"
+            f"in stretches: their contents are exact, their times to {span['longest_ms'] / 1000:g} "
+            "s; latencies are those of the others"
         )
 
 
