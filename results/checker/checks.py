@@ -24,9 +24,7 @@ from results.rules.evidence import evidence_rows
 from results.rules.facts import RunFacts
 from results.rules.fault_log import fault_spans
 from results.rules.findings import Findings
-from results.rules.terms import (
-    NEVER_NS,
-)
+from results.rules.terms import NEVER_NS
 from results.tables.derived import EVIDENCE, VERDICT, VerdictMark, find_derived_folder
 from results.tables.json_files import read_json, write_json, write_json_lines
 from results.tables.load import LoadedRun, load_run, table_folder
