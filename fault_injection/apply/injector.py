@@ -26,11 +26,7 @@ from brokerd.units import format_duration
 from fault_injection.apply.log import FaultLog, HealedBy, HostStamps
 from fault_injection.schedule.limits import FaultGuard, find_failed_elements
 from fault_injection.schedule.plan import PlannedStep, expand
-from fault_injection.schedule.schedule import (
-    FaultSchedule,
-    Problem,
-    ScheduleError,
-)
+from fault_injection.schedule.schedule import FaultSchedule, Problem, ScheduleError
 from fault_injection.schedule.step import END, STARTED_WITHIN_NS
 from fault_injection.schedule.targets import Machines, Target, read_target
 

@@ -10,12 +10,7 @@ import typer
 from brokerd.text import counted, size_text
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, options_in, verbs
-from pubsubctl.commands.options.results import (
-    Master,
-    Run,
-    Runs,
-    RunsFolder,
-)
+from pubsubctl.commands.options.results import Master, Run, Runs, RunsFolder
 from pubsubctl.commands.reports import check, plot, report
 from pubsubctl.commands.sharing import archive, capsule, pack, reproduce
 from pubsubctl.console.console import Result

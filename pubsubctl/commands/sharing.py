@@ -8,14 +8,7 @@ import typer
 
 from brokerd.text import counted, size_text
 from pubsubctl.commands import names
-from pubsubctl.commands.options.results import (
-    ARCHIVES,
-    Author,
-    KeepHosts,
-    Master,
-    Publisher,
-    Run,
-)
+from pubsubctl.commands.options.results import ARCHIVES, Author, KeepHosts, Master, Publisher, Run
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation
 from pubsubctl.console.outputs import create_folder, output_file, output_folder

@@ -10,14 +10,7 @@ from bench.spec.keys import Overrides, check_keys, value_of
 from bench.spec.named_files import resolve_name
 from bench.spec.predictions import DEPLOYED, SIMULATED
 from bench.spec.spec import read_toml
-from bench.spec.sweep import (
-    SCHEMA,
-    Sweep,
-    axes_of,
-    is_sweep,
-    load_sweep,
-    points_of,
-)
+from bench.spec.sweep import SCHEMA, Sweep, axes_of, is_sweep, load_sweep, points_of
 from bench.spec.validation import validate
 from brokerd.errors import ConfigError
 from brokerd.text import counted, nearest

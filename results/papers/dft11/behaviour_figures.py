@@ -19,11 +19,7 @@ from results.papers.dft11.behaviours import (
     queue_over_time,
     start_latency,
 )
-from results.papers.experiment_runs import (
-    ExperimentRun,
-    drawing_of_rows,
-    load_run_about,
-)
+from results.papers.experiment_runs import ExperimentRun, drawing_of_rows, load_run_about
 
 if TYPE_CHECKING:
     from pathlib import Path

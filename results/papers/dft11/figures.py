@@ -18,11 +18,7 @@ from results.papers.dft11.connectivity import (
     protocol_agreement,
     session_distribution,
 )
-from results.papers.experiment_runs import (
-    ExperimentRun,
-    drawing_of_rows,
-    load_run_about,
-)
+from results.papers.experiment_runs import ExperimentRun, drawing_of_rows, load_run_about
 from results.tables.json_files import ResultsError
 
 if TYPE_CHECKING:

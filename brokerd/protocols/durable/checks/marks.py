@@ -5,13 +5,7 @@
 
 from collections.abc import Sequence
 
-from brokerd.model.client_messages import (
-    ConsumedCommitted,
-    Consuming,
-    Deliveries,
-    Gap,
-    Silence,
-)
+from brokerd.model.client_messages import ConsumedCommitted, Consuming, Deliveries, Gap, Silence
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.messages import Deferred, Fetch, Fetched, LetGo

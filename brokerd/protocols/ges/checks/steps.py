@@ -31,14 +31,7 @@ from brokerd.protocols.ges.checks.starts import StartChecks
 from brokerd.protocols.ges.messages import SYSTEM, GraphStated, Path, RoutedPublications, Target
 from brokerd.protocols.ges.profile_graph import Profiles
 from brokerd.protocols.ges.units import Place, Unit, is_inside
-from brokerd.protocols.interface import (
-    Commit,
-    Effect,
-    Event,
-    LogEffect,
-    MessageReceived,
-    Send,
-)
+from brokerd.protocols.interface import Commit, Effect, Event, LogEffect, MessageReceived, Send
 from brokerd.protocols.parts.clients.progress import PUBLISHER_PROGRESS
 from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
