@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 DRAW = ("fanout", "delta", "failed", "run")
+SUMS = ("violations", "withheld", "suppressed", "unexplained", "duplicates", "resent")
 
 
 def delivered_percent(
@@ -52,30 +53,10 @@ def delivered_percent(
     """
     from pyspark.sql import functions as F
 
-    counted = brokers.groupBy(*DRAW).agg(
-        F.count("*").alias("live"),
-        F.sum("published").alias("published"),
-        F.sum("deliveries").alias("deliveries"),
-    )
-    pairs = connectivity.select(
-        *DRAW,
-        (2 * F.col("live_pairs")).alias("pairs"),
-        (2 * (F.col("live_pairs") - F.col("disconnected_pairs"))).alias("connected"),
-    )
-    sums = ("violations", "withheld", "suppressed", "unexplained", "duplicates", "resent")
-    judged = points.select(*DRAW, *sums)
-    expected = F.col("published") * F.col("live")
-    bound = 100.0 * (F.col("connected") + F.col("live")) / (F.col("pairs") + F.col("live"))
-    draws = (
-        counted.join(pairs, [*DRAW])
-        .join(judged, [*DRAW])
-        .withColumn("expected", expected)
-        .withColumn("percent", 100.0 * F.col("deliveries") / F.col("expected"))
-        .withColumn("bound", bound)
-    )
     interval = F.udf(_interval, "struct<low: double, high: double>", useArrow=False)
     return (
-        draws.groupBy("fanout", "delta", "failed")
+        _draws(points, brokers, connectivity)
+        .groupBy("fanout", "delta", "failed")
         .agg(
             F.count("*").cast("int").alias("runs"),
             F.avg("published").alias("published"),
@@ -84,7 +65,7 @@ def delivered_percent(
             F.sort_array(F.collect_list("percent")).alias("percents"),
             F.avg("bound").alias("bound_percent"),
             F.max(F.col("percent") - F.col("bound")).alias("over_bound_percent"),
-            *(F.sum(name).alias(name) for name in sums),
+            *(F.sum(name).alias(name) for name in SUMS),
         )
         .withColumn("interval", interval("percents"))
         .select(
@@ -103,9 +84,33 @@ def delivered_percent(
             F.col("interval.high").alias("high_percent"),
             "bound_percent",
             "over_bound_percent",
-            *sums,
+            *SUMS,
         )
         .orderBy("fanout", "delta", "failed")
+    )
+
+
+def _draws(points: "DataFrame", brokers: "DataFrame", connectivity: "DataFrame") -> "DataFrame":
+    """Return a row per draw: delivered and expected publications, the bound, and SUMS."""
+    from pyspark.sql import functions as F
+
+    counted = brokers.groupBy(*DRAW).agg(
+        F.count("*").alias("live"),
+        F.sum("published").alias("published"),
+        F.sum("deliveries").alias("deliveries"),
+    )
+    pairs = connectivity.select(
+        *DRAW,
+        (2 * F.col("live_pairs")).alias("pairs"),
+        (2 * (F.col("live_pairs") - F.col("disconnected_pairs"))).alias("connected"),
+    )
+    bound = 100.0 * (F.col("connected") + F.col("live")) / (F.col("pairs") + F.col("live"))
+    return (
+        counted.join(pairs, [*DRAW])
+        .join(points.select(*DRAW, *SUMS), [*DRAW])
+        .withColumn("expected", F.col("published") * F.col("live"))
+        .withColumn("percent", 100.0 * F.col("deliveries") / F.col("expected"))
+        .withColumn("bound", bound)
     )
 
 
