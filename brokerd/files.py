@@ -1,6 +1,7 @@
-"""Files: replaced whole, folders on disk, and locks of folders."""
+"""Files: replaced whole, and their digests; folders on disk, and locks of folders."""
 
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,12 @@ def write_whole(path: Path, content: str | bytes) -> None:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

@@ -15,9 +15,9 @@ from bench.load.pacing import Turn
 from bench.load.publishers import PublisherSetting
 from bench.load.records import Level
 from bench.load.subscribers import Receiver, SubscriberSetting
-from bench.run.run_directory import file_sha256, json_text
+from bench.run.run_directory import json_text
 from brokerd.config import SessionParameters, TlsFiles
-from brokerd.files import write_whole
+from brokerd.files import file_sha256, write_whole
 from brokerd.history.records import ACKS, DELIVERIES, INTENTS, POSITIONS, PUBLICATIONS
 from brokerd.history.writer import LineWriter, RecordWriter
 

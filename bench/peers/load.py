@@ -124,10 +124,10 @@ class _Connection:
             return None
         if not data:
             raise PeerFailed("the server has closed the connection")
-        came = self.client.feed(data)
-        if came.answer:
-            self.socket.sendall(came.answer)
-        return came
+        content = self.client.feed(data)
+        if content.answer:
+            self.socket.sendall(content.answer)
+        return content
 
 
 class _Subscriber:
@@ -141,11 +141,11 @@ class _Subscriber:
         self._board.set("subscribed", 1)
         received, since = self._wait_for_probes(), time.monotonic()
         while True:
-            came = self._connection.receive()
-            if came is not None:
+            content = self._connection.receive()
+            if content is not None:
                 if self._load.rate:
-                    self._stamp(came)
-                received += came.delivered
+                    self._stamp(content)
+                received += content.delivered
                 self._board.set("received", received)
                 since = time.monotonic()
             elif self._board.get("stop") and (
@@ -157,8 +157,8 @@ class _Subscriber:
         """Wait for all probes and the begin of the load; return the load received so far."""
         received = 0
         while not received and not self._board.get("stop"):
-            came = self._connection.receive()
-            for payload in came.payloads() if came is not None else ():
+            content = self._connection.receive()
+            for payload in content.payloads() if content is not None else ():
                 probe = _STAMPS.unpack_from(payload)[2]
                 if probe:
                     self._board.set("probe_seen", probe)
@@ -167,9 +167,9 @@ class _Subscriber:
         self._board.set("received", received)
         return received
 
-    def _stamp(self, came: ReceivedContent) -> None:
+    def _stamp(self, content: ReceivedContent) -> None:
         now_ns = time.monotonic_ns()
-        for payload in came.payloads():
+        for payload in content.payloads():
             intended_ns, sent_ns, _ = _STAMPS.unpack_from(payload)
             for column, value in zip(
                 self._latencies, (intended_ns, now_ns - intended_ns, now_ns - sent_ns), strict=True
@@ -256,7 +256,7 @@ class _Publisher:
 
     def _take_acknowledgements(self, flags: int) -> None:
         """Count waiting acknowledgements; without flags wait a short time for the next."""
-        came = self._connection.receive(flags)
-        if came is not None:
-            self._acknowledged += came.acknowledged
+        content = self._connection.receive(flags)
+        if content is not None:
+            self._acknowledged += content.acknowledged
             self._board.set("acknowledged", self._acknowledged)

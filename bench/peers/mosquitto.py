@@ -178,20 +178,22 @@ class MqttClient:
 
     def feed(self, data: bytes) -> ReceivedContent:
         buffer, packets = self._decoder.feed(data)
-        came = ReceivedContent(buffer)
+        content = ReceivedContent(buffer)
         answers: list[bytes] = []
         for packet in packets:
             if packet.kind == PUBLISH:
-                self._on_publication(came, packet, answers)
+                self._on_publication(content, packet, answers)
             elif packet.kind in (CONNACK, SUBACK):
                 self._on_attached(buffer, packet, answers)
             else:
-                self._on_acknowledgement(came, packet, answers)
-        came.answer = b"".join(answers)
-        return came
+                self._on_acknowledgement(content, packet, answers)
+        content.answer = b"".join(answers)
+        return content
 
-    def _on_publication(self, came: ReceivedContent, packet: Packet, answers: list[bytes]) -> None:
-        buffer, qos = came.buffer, packet.flags >> 1 & 3
+    def _on_publication(
+        self, content: ReceivedContent, packet: Packet, answers: list[bytes]
+    ) -> None:
+        buffer, qos = content.buffer, packet.flags >> 1 & 3
         start = packet.start + 2 + number_at(buffer, packet.start)
         if qos:
             number = number_at(buffer, start)
@@ -202,19 +204,19 @@ class MqttClient:
                     return
                 self._unreleased.add(number)
         size = packet.end - start
-        came.deliveries.append(Deliveries(start, size, size, 1))
+        content.deliveries.append(Deliveries(start, size, size, 1))
 
     def _on_acknowledgement(
-        self, came: ReceivedContent, packet: Packet, answers: list[bytes]
+        self, content: ReceivedContent, packet: Packet, answers: list[bytes]
     ) -> None:
-        number = number_at(came.buffer, packet.start)
+        number = number_at(content.buffer, packet.start)
         if packet.kind == PUBREC:
             answers.append(acknowledgement(PUBREL, number))
         elif packet.kind == PUBREL & 0xF0:
             self._unreleased.discard(number)
             answers.append(acknowledgement(PUBCOMP, number))
         elif packet.kind in (PUBACK, PUBCOMP):
-            came.acknowledged += 1
+            content.acknowledged += 1
         else:
             raise ServerRefused(f"a packet of type {packet.kind >> 4}")
 

@@ -161,23 +161,23 @@ class NatsClient:
 
     def feed(self, data: bytes) -> ReceivedContent:
         buffer, frames = self._decoder.feed(data)
-        came = ReceivedContent(buffer)
+        content = ReceivedContent(buffer)
         for frame in frames:
             if isinstance(frame, Messages):
-                self._on_messages(came, frame)
+                self._on_messages(content, frame)
             else:
-                self._on_line(came, frame)
-        return came
+                self._on_line(content, frame)
+        return content
 
     def _publication(self, payload: bytes) -> bytes:
         return publish(_SUBJECT, payload)
 
-    def _on_messages(self, came: ReceivedContent, messages: Messages) -> None:
-        came.deliveries.append(Deliveries(*messages[2:]))
+    def _on_messages(self, content: ReceivedContent, messages: Messages) -> None:
+        content.deliveries.append(Deliveries(*messages[2:]))
 
-    def _on_line(self, came: ReceivedContent, line: Line) -> None:
+    def _on_line(self, content: ReceivedContent, line: Line) -> None:
         if line.word == b"PING":
-            came.answer += pong()
+            content.answer += pong()
         elif line.word == b"PONG":
             self.is_attached = True
         elif line.word not in (b"INFO", b"+OK"):
@@ -205,37 +205,37 @@ class JetStreamClient(NatsClient):
         return first + ping()
 
     def feed(self, data: bytes) -> ReceivedContent:
-        came = super().feed(data)
+        content = super().feed(data)
         if self._last_reply:
-            came.answer += publish(self._last_reply, b"+ACK")
+            content.answer += publish(self._last_reply, b"+ACK")
             self._last_reply = b""
-        return came
+        return content
 
     def _publication(self, payload: bytes) -> bytes:
         return publish(_SUBJECT, payload, _ACKNOWLEDGED)
 
-    def _on_messages(self, came: ReceivedContent, messages: Messages) -> None:
+    def _on_messages(self, content: ReceivedContent, messages: Messages) -> None:
         if messages.sid == _SID:
-            super()._on_messages(came, messages)
+            super()._on_messages(content, messages)
             self._last_reply = messages.reply
             return
-        for answer in _payloads(came.buffer, messages):
+        for answer in _payloads(content.buffer, messages):
             if b'"error"' in answer:
                 raise ServerRefused(answer.decode(errors="replace"))
         if self._subscribes:
-            self._request_next(came)
+            self._request_next(content)
         else:
-            came.acknowledged += messages.number
+            content.acknowledged += messages.number
 
-    def _on_line(self, came: ReceivedContent, line: Line) -> None:
+    def _on_line(self, content: ReceivedContent, line: Line) -> None:
         if line.word == b"PONG" and self._requests:
-            self._request_next(came)
+            self._request_next(content)
         else:
-            super()._on_line(came, line)
+            super()._on_line(content, line)
 
-    def _request_next(self, came: ReceivedContent) -> None:
+    def _request_next(self, content: ReceivedContent) -> None:
         if self._requests:
-            came.answer += self._requests.pop(0)
+            content.answer += self._requests.pop(0)
         else:
             self.is_attached = True
 

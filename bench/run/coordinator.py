@@ -18,13 +18,7 @@ import trio
 from bench.load.load_control import LoadControl
 from bench.load.load_plan import RunningLoad, client_suffix, load_processes
 from bench.run.clocks import record_clocks
-from bench.run.collection import (
-    RecordFolder,
-    RunEnd,
-    collect_records,
-    end_run,
-    write_uncollected,
-)
+from bench.run.collection import RecordFolder, RunEnd, collect_records, end_run, write_uncollected
 from bench.run.limits import StampedStatus, UseProbe
 from bench.run.outcome import RunOutcome, outcome_of
 from bench.run.run_directory import CHANGES_FILE, OVERLAY_FILE, RunDirectory, RunState

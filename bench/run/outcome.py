@@ -166,10 +166,6 @@ def outcome_of(
     problems = [text for each in finished for text in each["problems"]]
     if state == "complete" and (reasons or problems):
         state = "partial"
-    online: dict[str, int] = {}
-    for each in finished:
-        for name, value in each["online"].items():
-            online[name] = online.get(name, 0) + value
     values: dict[str, Any] = {}
     if measured is not None:
         rows = injection.rows if injection else ()
@@ -192,7 +188,7 @@ def outcome_of(
         reasons=(*reasons, *problems),
         lateness_p99_us=lateness_ns / 1000,
         saturated=saturated,
-        online=online,
+        online=_sum_online(finished),
         memory_bytes=statistics.memory_bytes,
         sessions_lost=statistics.sessions_lost,
         resent_publications=statistics.resent_publications,
@@ -202,6 +198,15 @@ def outcome_of(
         down=injection.down if injection else (),
         **values,
     )
+
+
+def _sum_online(finished: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the counts of the load generators' own checks, summed by name."""
+    online: dict[str, int] = {}
+    for each in finished:
+        for name, value in each["online"].items():
+            online[name] = online.get(name, 0) + value
+    return online
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from bench.run.outcome import RunOutcome
-from bench.run.run_directory import (
-    RunDirectory,
-    json_text,
-    new_run_directory,
-    point_latest,
-)
+from bench.run.run_directory import RunDirectory, json_text, new_run_directory, point_latest
 from bench.run.series import (
     HOSTS,
     PLAN,

@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from brokerd.files import write_whole
+from brokerd.files import file_sha256, write_whole
 from brokerd.overlay.routes import list_possible_elements
 from brokerd.overlay.topology import TREE, Topology
 from brokerd.protocols.registry import protocol_on
@@ -237,12 +237,6 @@ def write_checksums(folder: Path) -> None:
         if path.is_file() and not path.is_symlink() and path != seal
     ]
     write_whole(seal, "".join(f"{line}\n" for line in lines))
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,7 @@ from bench.run.testbed import Testbed
 from bench.spec.spec import ExperimentSpec
 from brokerd.protocols.registry import protocol_on
 from fault_injection.apply.backends import DeployedBackend
-from fault_injection.apply.injector import FaultBackend
+from fault_injection.apply.interface import FaultBackend
 from fault_injection.schedule.schedule import FaultSchedule
 
 BEGIN_TIMEOUT_MS: Final = 60_000

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Final, Protocol
 
 import trio
 
-from bench.run.run_directory import file_sha256
 from brokerd.agent.client import AgentClient
 from brokerd.agent.paths import socket_folder
+from brokerd.files import file_sha256
 from brokerd.overlay.topology import Topology
 from brokerd.storage.files import is_no_room
 

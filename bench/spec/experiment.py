@@ -27,10 +27,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from bench.run.run_directory import RunDirectory, file_sha256, new_run_directory
+from bench.run.run_directory import RunDirectory, new_run_directory
 from bench.spec.keys import Overrides
 from bench.spec.spec import BENCH_FOLDER, MAXIMUM_SEED, ExperimentSpec, load_experiment, read_toml
 from bench.spec.validation import validate
+from brokerd.files import file_sha256
 from brokerd.overlay.topology import Topology
 from brokerd.text import toml_text
 

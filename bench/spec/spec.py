@@ -11,35 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.load.content import (
-    Scalar,
-    draw_attribute_sets,
-)
+from bench.load.content import Scalar, draw_attribute_sets
 from bench.load.pacing import absences
-from bench.spec.keys import (
-    Keys,
-    Overrides,
-    topology_keys,
-    with_keys,
-    with_overrides,
-)
+from bench.spec.keys import Keys, Overrides, topology_keys, with_keys, with_overrides
 from bench.spec.named_files import find_named_file, is_bare, names_in
 from bench.spec.topology_checks import check_against_topology
 from bench.spec.validation import SpecError, validate
 from bench.spec.values import Segment
-from bench.spec.workload_model import (
-    EXPERIMENT_NAME,
-    Publishers,
-    Subscribers,
-    Workload,
-)
+from bench.spec.workload_model import EXPERIMENT_NAME, Publishers, Subscribers, Workload
 from bench.spec.workload_model import MAXIMUM_SEED as MAXIMUM_SEED
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import Topology, nearest
-from brokerd.protocols.registry import (
-    check_runs_on,
-    read_topology,
-)
+from brokerd.protocols.registry import check_runs_on, read_topology
 from brokerd.text import parse_toml, read_utf8, toml_text
 from brokerd.units import format_duration
 from fault_injection.schedule.targets import Role

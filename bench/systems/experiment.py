@@ -20,7 +20,7 @@ from bench.systems.faults import SystemBackend, aim_at, names_leader
 from bench.systems.load import ONE_TOPIC
 from bench.systems.servers import SystemServers, topology_of
 from brokerd.text import shown
-from fault_injection.apply.injector import FaultBackend
+from fault_injection.apply.interface import FaultBackend
 from fault_injection.schedule.schedule import FaultSchedule
 
 LOAD_ROLE: Final = "system-load"

@@ -15,7 +15,7 @@ from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import RunningProtocol
 from fault_injection.apply.backends import DeployedBackend
 from fault_injection.apply.evidence import End, check_is_running
-from fault_injection.apply.injector import Evidence, Fault
+from fault_injection.apply.interface import Evidence, Fault
 from fault_injection.schedule.schedule import FaultSchedule
 
 _PROBE_MS: Final = 300

@@ -14,7 +14,7 @@ from typing import Any, Final
 import trio
 
 from bench.run.collection import RecordFolder
-from bench.run.run_directory import file_sha256
+from brokerd.files import file_sha256
 
 SERVERS_FOLDER: Final = "pubsubctl-system-"
 """The beginning of the name of a folder with the servers of a run."""

@@ -8,12 +8,7 @@ import trio
 
 from brokerd.client import mobility
 from brokerd.client.access_broker import AccessBroker
-from brokerd.client.application import (
-    ClientError,
-    Publication,
-    PublicationIterator,
-    Subscription,
-)
+from brokerd.client.application import ClientError, Publication, PublicationIterator, Subscription
 from brokerd.client.arguments import (
     PublicationArguments,
     check_address,

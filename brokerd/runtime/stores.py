@@ -33,13 +33,7 @@ from brokerd.sessions.messages import START_BYTES, StateMark
 from brokerd.sessions.state_marks import STARTS_KEPT, StateLedger, StateStart, StateWitness
 from brokerd.storage.files import describe_failure, is_no_room
 from brokerd.storage.log_volume import LogVolume
-from brokerd.storage.meta_store import (
-    VOUCHED,
-    WITNESSED,
-    Beginning,
-    MetaStore,
-    NewMarks,
-)
+from brokerd.storage.meta_store import VOUCHED, WITNESSED, Beginning, MetaStore, NewMarks
 from brokerd.storage.sqlite_store import SqliteMetaStore
 from brokerd.text import counted
 from brokerd.units import SECOND_NS

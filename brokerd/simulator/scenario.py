@@ -36,11 +36,7 @@ from brokerd.model.identity import Peer
 from brokerd.model.predicate import PredicateError, Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import ALL_PROTOCOLS, SCHEMA, nearest
-from brokerd.protocols.interface import (
-    Effect,
-    Event,
-    MessageReceived,
-)
+from brokerd.protocols.interface import Effect, Event, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS, read_topology
 from brokerd.simulator.checks.protocol_checks import simulation_of
 from brokerd.simulator.checks.step_text import Wording

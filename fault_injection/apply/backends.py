@@ -38,7 +38,7 @@ from fault_injection.apply.evidence import (
     observe_sessions_down,
     on_all,
 )
-from fault_injection.apply.injector import Evidence, Fault, FaultBackend
+from fault_injection.apply.interface import Evidence, Fault, FaultBackend
 from fault_injection.schedule.targets import Machines, check_nft_can_separate, list_separated_pairs
 
 

@@ -14,7 +14,7 @@ from brokerd.model.fault_verbs import VERB_TABLE
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import CoreStatus
 from brokerd.text import describe_exit
-from fault_injection.apply.injector import Evidence, Fault, MissingEffect
+from fault_injection.apply.interface import Evidence, Fault, MissingEffect
 
 _T = TypeVar("_T")
 

@@ -8,7 +8,7 @@ observed did not happen.
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
@@ -21,89 +21,18 @@ from brokerd.model.fault_verbs import (
     ROAM,
     VERB_TABLE,
 )
-from brokerd.protocols.registry import RunningProtocol
 from brokerd.units import format_duration
+from fault_injection.apply.interface import Evidence, Fault, FaultBackend, MissingEffect
 from fault_injection.apply.log import FaultLog, HealedBy, HostStamps
 from fault_injection.schedule.limits import FaultGuard, find_failed_elements
 from fault_injection.schedule.plan import PlannedStep, expand
-from fault_injection.schedule.schedule import (
-    FaultSchedule,
-    Problem,
-    ScheduleError,
-)
+from fault_injection.schedule.schedule import FaultSchedule, Problem, ScheduleError
 from fault_injection.schedule.step import END, STARTED_WITHIN_NS
-from fault_injection.schedule.targets import Machines, Target, read_target
-
-Evidence = dict[str, Any]
-"""JSON-ready evidence of a stage.
-
-`t_ns`, if present, is the time of the stage by the injector's clock; `host_stamps` is the same time
-by the clocks of the observing hosts.
-"""
+from fault_injection.schedule.targets import read_target
 
 _POLL_S: Final = 0.02
 _LAST_LOOK_S: Final = 1.0
 _HEAL_WITHIN_NS: Final = 10 * 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault, as requested from a backend.
-
-    Attributes:
-        fault_id: unique at every target.
-        verb: one of verbs.VERBS.
-        signal: signal of a kill.
-        parameters: parameters of the verb, in the form for agents and brokers.
-    """
-
-    fault_id: str
-    verb: str
-    target: Target
-    signal: str = "KILL"
-    parameters: Mapping[str, int | str] = field(default_factory=dict)
-
-
-class FaultBackend(Protocol):
-    """An interface to apply and observe faults: agents and brokers, or a simulated cluster.
-
-    Every method may raise ControlError. A `verify_` method returns evidence, or None while there is
-    none, and raises MissingEffect once there can be none. The injector calls it repeatedly.
-    """
-
-    @property
-    def running(self) -> RunningProtocol:
-        """The brokers and links, with the protocol that runs."""
-        ...
-
-    @property
-    def machines(self) -> Machines | None:
-        """The brokers on each machine; None without machines."""
-        ...
-
-    async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
-        """Apply a fault, which ends by itself after `lease_ns` unless the lease is renewed."""
-        ...
-
-    async def verify_effect(self, fault: Fault) -> Evidence | None:
-        """Return evidence of the effect, or None."""
-        ...
-
-    async def renew(self, fault: Fault, lease_ns: int) -> None:
-        """Renew the lease of a fault: `lease_ns` from now."""
-        ...
-
-    async def undo(self, fault: Fault) -> Evidence:
-        """Undo a fault. A fault that is already undone remains so."""
-        ...
-
-    async def verify_undone(self, fault: Fault) -> Evidence | None:
-        """Return evidence that the fault is undone; None while its effect is still observable."""
-        ...
-
-    async def verify_recovered(self, fault: Fault) -> Evidence | None:
-        """Return evidence that all targets of the fault work again; None while one does not."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +51,6 @@ class Injection:
     problems: tuple[str, ...]
     not_healed: tuple[str, ...]
     down: tuple[str, ...]
-
-
-class MissingEffect(Exception):
-    """A step without its effect; a backend raises it once the effect has become impossible."""
 
 
 @dataclass(slots=True, eq=False)

@@ -27,12 +27,7 @@ from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.units import format_duration
-from fault_injection.schedule.schedule import (
-    FaultSchedule,
-    Problem,
-    ScheduleError,
-    wrong_target,
-)
+from fault_injection.schedule.schedule import FaultSchedule, Problem, ScheduleError, wrong_target
 from fault_injection.schedule.step import (
     END,
     OBSERVE_WITHIN_NS,

@@ -29,13 +29,7 @@ from pubsubctl.commands.options.grouping import GroupedVerbs, add_command, help_
 from pubsubctl.console.console import Console, OutputClosed, Result, StandardOutput
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.console.outputs import create_folder
-from pubsubctl.errors import (
-    INTERRUPTED,
-    TERMINATED,
-    Interrupted,
-    PubsubctlError,
-    Terminated,
-)
+from pubsubctl.errors import INTERRUPTED, TERMINATED, Interrupted, PubsubctlError, Terminated
 
 _PREPARE = "Prepare"
 _OPERATE = "Operate brokers"

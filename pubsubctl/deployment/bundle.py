@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from brokerd.files import write_whole
+from brokerd.files import file_sha256, write_whole
 from brokerd.runtime.program import host_sources
 from pubsubctl.errors import IntegrityError, PreflightFailed
 
@@ -101,7 +101,7 @@ def find_locked_wheels(wheelhouse: Path) -> Iterator[Blob]:
             f"{wheelhouse}: no wheels for hosts; `make setup` fetches them, once and by hash"
         )
     for path in paths:
-        digest = _sha256(path)
+        digest = file_sha256(path)
         if digest not in locked:
             raise IntegrityError(
                 f"{path}: its SHA-256 {digest} is not in {lock.name}; nothing was installed; "
@@ -167,15 +167,10 @@ def _cache(cache: Path, name: str, content: bytes) -> Blob:
     """Store the bytes of a blob in the cache; return the blob."""
     digest = hashlib.sha256(content).hexdigest()
     path = cache / digest
-    if not path.is_file() or _sha256(path) != digest:
+    if not path.is_file() or file_sha256(path) != digest:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, content)
     return Blob(name, digest, path, len(content))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _record_hash(content: bytes) -> str:

@@ -19,10 +19,7 @@ from brokerd.protocols.registry import DEFINITIONS, parameters_on
 from brokerd.text import nearest
 from pubsubctl.console.console import Progress
 from pubsubctl.console.interruption import Interruption
-from pubsubctl.deployment.certificates import (
-    check_authority,
-    check_transport,
-)
+from pubsubctl.deployment.certificates import check_authority, check_transport
 from pubsubctl.deployment.deployment import (
     Deployment,
     OtherDeployment,

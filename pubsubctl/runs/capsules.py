@@ -11,7 +11,6 @@ Equal runs result in equal bytes. The verdicts and figures are made from the cop
 """
 
 import gzip
-import hashlib
 import io
 import json
 import shutil
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from brokerd.files import file_sha256
 from pubsubctl.console.console import Progress
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.runs.capsule_index import (
@@ -250,7 +250,7 @@ def found_in(
     found["figures"] = {}
     for name in figures:
         progress.phase(f"drawing {name} of {place}{run.name}")
-        found["figures"][name] = {path.name: _sha256(path) for path in draw(name, spark, run)}
+        found["figures"][name] = {path.name: file_sha256(path) for path in draw(name, spark, run)}
     return found
 
 
@@ -385,18 +385,13 @@ def _hashes(folder: Path, *, with_tables: bool = False) -> Iterator[tuple[str, s
     """Yield the SHA-256 of every file but the index."""
     for name, path in _files(folder, with_tables=with_tables):
         if name != DOCUMENT:
-            yield name, _sha256(path)
+            yield name, file_sha256(path)
 
 
 def _list_entries(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the entry of every file in the index."""
     for name, path in _files(folder):
-        yield name, {"sha256": _sha256(path), "size_bytes": path.stat().st_size}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        yield name, {"sha256": file_sha256(path), "size_bytes": path.stat().st_size}
 
 
 def _write_json(path: Path, document: Mapping[str, Any]) -> None:

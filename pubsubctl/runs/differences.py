@@ -11,7 +11,7 @@ tenth of the work.
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -280,16 +280,7 @@ def run_variants(
     commit = ""
     if revision is not None:
         other, commit = f"{_REVISION}={revision}", _commit_of(str(revision))
-    values: dict[str, Any] = {
-        "schema": "pubsubctl/sweep/1",
-        "name": f"{workload.stem}-against",
-        "workload": str(workload),
-        "faults": request.faults or "",
-        "repetitions": INSTANCES if request.instances is None else request.instances,
-        "points": [{"name": GIVEN}, {"name": other, **changes}],
-        **({"budget": {"time": request.budget}} if request.budget is not None else {}),
-    }
-    sides = validate(Sweep, values, _OPTION)
+    sides = _sweep_of_sides(request, workload, other, changes)
     points = map(request.habits.with_labels, points_of(sides, workload, overrides, _OPTION))
     planned = plan_faults_of_points(call, ((point, point.faults, False) for point in points))
     given, changed = (point.spec for point, _ in planned)
@@ -320,8 +311,27 @@ def run_variants(
             there = Program(commit, stack.enter_context(check_out(commit)), arguments)
             design = replace(design, makers={GIVEN: here, other: there})
         found = run_series(call, sides.name, planned, design, results=results)
-    if "points" not in found.document:
-        return found
+    return _compare_series(call, found) if "points" in found.document else found
+
+
+def _sweep_of_sides(
+    request: VariantRequest, workload: Path, other: str, changes: Mapping[str, Any]
+) -> Sweep:
+    """Return the sweep whose two points are the sides, the changed side under the name `other`."""
+    values: dict[str, Any] = {
+        "schema": "pubsubctl/sweep/1",
+        "name": f"{workload.stem}-against",
+        "workload": str(workload),
+        "faults": request.faults or "",
+        "repetitions": INSTANCES if request.instances is None else request.instances,
+        "points": [{"name": GIVEN}, {"name": other, **changes}],
+        **({"budget": {"time": request.budget}} if request.budget is not None else {}),
+    }
+    return validate(Sweep, values, _OPTION)
+
+
+def _compare_series(call: Invocation, found: Result) -> Result:
+    """Return the result of a complete series, with the differences between its two points."""
     series = Path(str(found.document["run_directory"]))
     compared = differences(call, [series])
     document = {

@@ -5,12 +5,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.run.collection import (
-    RecordFolder,
-    collect_later,
-    is_uncollected,
-    read_uncollected,
-)
+from bench.run.collection import RecordFolder, collect_later, is_uncollected, read_uncollected
 from bench.run.outcome import RunOutcome
 from bench.run.testbed import HostFiles, copy_local_file
 from bench.systems.left_records import LeftRecords, is_servers_folder

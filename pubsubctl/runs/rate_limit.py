@@ -49,14 +49,8 @@ def find_limit(
         UserError, SpecError: an invalid request.
     """
     path = call.project.find("workload", request.workload)
-    p99_ns = _read(parse_latency_ns, "--p99", request.p99)
-    if p99_ns == 0:
-        raise UserError(f"--p99 {request.p99}: no latency is below it")
-    first = _per_second("--from-rate", request.from_rate)
-    last = _per_second("--to-rate", request.to_rate)
-    if first > last:
-        raise UserError(f"--from-rate {request.from_rate}: more than --to-rate")
-    bounds = Bounds(start=first, limit=last)
+    p99_ns, bounds = _bounds_of(request)
+    first, last = bounds.start, bounds.limit
     if load_experiment(path, overrides).workload.churn is None:
         # A search has no faults, so nothing needs to be at risk.
         overrides = replace(overrides, keys={**(overrides.keys or {}), "calm": True})
@@ -75,13 +69,7 @@ def find_limit(
     )
     if call.dry_run:
         return _plan_runs(spec, bounds, p99_ns, predictions)
-    plan = {
-        "workload": {**spec.workload_mapping(), "publishers": None},
-        "publishers": len(spec.publisher_plans()),
-        "topology": spec.topology_toml(),
-        "protocol": spec.protocol,
-        "p99_ns": p99_ns,
-    }
+    plan = _fixed_values(spec, p99_ns)
     lab, results_folder = lab_for(call), call.project.results_folder(results)
     try:
         folder = open_search(results_folder, spec.name, plan, bounds, hosts=lab.deciding())
@@ -107,6 +95,29 @@ def find_limit(
     finally:
         folder.directory.leave()
     return _result(call, folder, summary, because)
+
+
+def _bounds_of(request: LimitRequest) -> tuple[int, Bounds]:
+    """Return the largest permitted latency in nanoseconds, and the range of the rates."""
+    p99_ns = _read(parse_latency_ns, "--p99", request.p99)
+    if p99_ns == 0:
+        raise UserError(f"--p99 {request.p99}: no latency is below it")
+    first = _per_second("--from-rate", request.from_rate)
+    last = _per_second("--to-rate", request.to_rate)
+    if first > last:
+        raise UserError(f"--from-rate {request.from_rate}: more than --to-rate")
+    return p99_ns, Bounds(start=first, limit=last)
+
+
+def _fixed_values(spec: ExperimentSpec, p99_ns: int) -> dict[str, Any]:
+    """Return the values that stay the same in a search; a resumed search must have equal ones."""
+    return {
+        "workload": {**spec.workload_mapping(), "publishers": None},
+        "publishers": len(spec.publisher_plans()),
+        "topology": spec.topology_toml(),
+        "protocol": spec.protocol,
+        "p99_ns": p99_ns,
+    }
 
 
 def _judge(

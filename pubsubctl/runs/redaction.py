@@ -293,7 +293,8 @@ def _renew_digests(run: Path, folder: Path, renamed: Mapping[str, str]) -> None:
     Args:
         renamed: names of copied files in the run, and in the copy.
     """
-    from bench.run.run_directory import file_sha256, specification_digest
+    from bench.run.run_directory import specification_digest
+    from brokerd.files import file_sha256
 
     journal = folder / "log.jsonl"
     if (run / "spec").is_dir():

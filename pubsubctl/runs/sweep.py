@@ -13,6 +13,7 @@ from bench.spec.spec import read_toml
 from bench.spec.sweep import (
     SCHEMA,
     Sweep,
+    SweepPoint,
     axes_of,
     is_sweep,
     load_sweep,
@@ -22,6 +23,7 @@ from bench.spec.validation import validate
 from brokerd.errors import ConfigError
 from brokerd.text import counted, nearest
 from brokerd.units import SECOND_NS, format_duration
+from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
@@ -31,6 +33,7 @@ from pubsubctl.runs.repetitions import Design, SimulatedRuns, run_series
 from pubsubctl.runs.series import Habits
 
 FIGURE: Final = "series.sweep"
+_Planned = list[tuple[SweepPoint, FaultSchedule | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +67,10 @@ def run_sweep(
     Raises:
         UserError, SpecError: an invalid request; names the point, file, key and value.
     """
-    from results.repetitions.numbers import check_bounds
-    from results.tables.json_files import ResultsError
-
     sweep, where = _sweep_of(call, request)
-    try:
-        check_keys([*overrides.list_keys(), *sweep.axes])
-    except ConfigError as error:
-        raise UserError(f"{where}: {error}") from None
-    try:
-        check_bounds(sweep.bounds)
-    except ResultsError as error:
-        origin = "--bound" if request.bounds else f"{where}: bounds"
-        raise UserError(f"{origin}: {error}") from None
-    workload = call.project.find("workload", sweep.workload, origin=where)
-    points = map(request.habits.with_labels, points_of(sweep, workload, overrides, where))
-    planned = plan_faults_of_points(
-        call, ((point, point.faults, point.simulated) for point in points)
-    )
-    for point, schedule in planned:
-        if point.simulated:
-            count_simulated_steps(point.spec, schedule)
+    _check_keys_and_bounds(sweep, request, overrides, where)
+    planned = _plan_points(call, request, sweep, overrides, where)
     times = [expect_time(call, point.spec) for point, _ in planned] * sweep.repetitions
-    expected = round(sum(each.run_s for each in times) * SECOND_NS)
-    budget_ns = sweep.budget.time if sweep.budget is not None else None
     predictions = announce(
         call,
         (
@@ -101,19 +84,61 @@ def run_sweep(
         schema = "pubsubctl/sweep-plan/1"
         plan = SeriesPlan(keys, sweep.repetitions, times, predictions, schema)
         return plan.result()
+    expected = round(sum(each.run_s for each in times) * SECOND_NS)
+    budget_ns = _budget_ns(sweep)
     if budget_ns is not None and expected > budget_ns and not call.yes:
         raise UserError(
-            f"{where}: about {_minutes(expected)} for "
-            f"{counted(sweep.repetitions * len(planned), 'run')}, and the budget is "
-            f"{format_duration(budget_ns)}; --yes starts all the same; the same "
-            "command resumes later"
+            f"{where}: about {_minutes(expected)} for {counted(len(times), 'run')}, and the budget "
+            f"is {format_duration(budget_ns)}; --yes starts all the same; the same command resumes "
+            "later"
         )
+    design = _design(sweep, planned, request.habits)
+    return run_series(call, sweep.name, planned, design, results=results)
+
+
+def _check_keys_and_bounds(
+    sweep: Sweep, request: SweepRequest, overrides: Overrides, where: str
+) -> None:
+    from results.repetitions.numbers import check_bounds
+    from results.tables.json_files import ResultsError
+
+    try:
+        check_keys([*overrides.list_keys(), *sweep.axes])
+    except ConfigError as error:
+        raise UserError(f"{where}: {error}") from None
+    try:
+        check_bounds(sweep.bounds)
+    except ResultsError as error:
+        origin = "--bound" if request.bounds else f"{where}: bounds"
+        raise UserError(f"{origin}: {error}") from None
+
+
+def _plan_points(
+    call: Invocation, request: SweepRequest, sweep: Sweep, overrides: Overrides, where: str
+) -> _Planned:
+    """Return the points with their fault schedules; simulated points must be simulable."""
+    workload = call.project.find("workload", sweep.workload, origin=where)
+    points = map(request.habits.with_labels, points_of(sweep, workload, overrides, where))
+    planned = plan_faults_of_points(
+        call, ((point, point.faults, point.simulated) for point in points)
+    )
+    for point, schedule in planned:
+        if point.simulated:
+            count_simulated_steps(point.spec, schedule)
+    return planned
+
+
+def _budget_ns(sweep: Sweep) -> int | None:
+    return sweep.budget.time if sweep.budget is not None else None
+
+
+def _design(sweep: Sweep, planned: _Planned, habits: Habits) -> Design:
     axes = axes_of(sweep)
-    design = Design(
+    return Design(
         instances=sweep.repetitions,
         figures=(FIGURE,) if axes and len(planned) > 1 else (LATENCY,),
         order=DrawnOrder(planned[0][0].spec.seed if sweep.seed is None else sweep.seed),
-        budget_ns=budget_ns,
+        budget_ns=_budget_ns(sweep),
         axes=axes,
         keys={point.name: point.keys for point, _ in planned},
         makers={
@@ -122,9 +147,8 @@ def run_sweep(
             if point.simulated
         },
         bounds=sweep.bounds,
-        habits=request.habits,
+        habits=habits,
     )
-    return run_series(call, sweep.name, planned, design, results=results)
 
 
 def _sweep_of(call: Invocation, request: SweepRequest) -> tuple[Sweep, str]:

@@ -31,9 +31,10 @@ from brokerd.simulator.search.campaign import ROWS, Setting
 from brokerd.simulator.search.ledger import Campaign, describe_totals, with_caught, with_runs
 from brokerd.simulator.search.move import PlanError
 from brokerd.simulator.search.plan import read_plan
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.shrink import shrink
-from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_swarm
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_swarm
 from brokerd.text import counted, nearest
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation

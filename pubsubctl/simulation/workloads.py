@@ -18,7 +18,7 @@ from brokerd.simulator.scenario import ScenarioError, cluster_after, play_scenar
 from brokerd.simulator.search.exploration.history_file import is_history
 from brokerd.simulator.search.move import PlanError
 from brokerd.simulator.search.plan import is_plan, read_plan
-from brokerd.simulator.search.swarm import PlanRun
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.world.trace import with_all_steps
 from brokerd.text import counted
 from brokerd.units import format_duration

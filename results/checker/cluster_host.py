@@ -72,12 +72,7 @@ def start(
     Raises:
         VerbFailed: the process ended, or was too slow; with its last output.
     """
-    from results.checker.java import (
-        find_java,
-        own_spark,
-        spark_environment,
-        without_spark,
-    )
+    from results.checker.java import find_java, own_spark, spark_environment, without_spark
 
     row = folder / f"{name}.json"
     if (running := _find_process(row)) is not None:

@@ -20,14 +20,7 @@ from results.figures.style import (
     new_figure,
     title,
 )
-from results.figures.timeline import (
-    most_affected,
-    name_row,
-    nice,
-    note_row,
-    seconds,
-    shade,
-)
+from results.figures.timeline import most_affected, name_row, nice, note_row, seconds, shade
 from results.rules.facts import RunFacts
 from results.tables.load import LoadedRun
 

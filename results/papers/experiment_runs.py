@@ -5,13 +5,14 @@ have no logs, phases or clocks: a table is the JSON lines of the same name, with
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.checker.spark import plan_for
+from results.figures.drawing import Drawing, Metric
 from results.rules.specification import specification_digest
 from results.tables.derived import Tables, find_derived_folder
 from results.tables.frames import escape_path, read_table
@@ -27,6 +28,7 @@ from results.tables.schema import SCHEMA_VERSION, TABLES
 from results.tables.seals import verify_seal
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pyspark.sql import DataFrame, SparkSession
 
 KINDS = ("graph", "simulation", "behaviour", "storage", "consumers")
@@ -125,6 +127,38 @@ def load_experiment_run(
                 _write_table(spark, run, name, files[name])
     tables.close()
     return run
+
+
+def load_run_about(spark: "SparkSession", run_dir: Path, question: str) -> ExperimentRun:
+    """Return the loaded run of an experiment with a question.
+
+    Raises:
+        ResultsError: the experiment has another question.
+    """
+    run = load_experiment_run(spark, run_dir)
+    found = run.experiment.get("question")
+    if found != question:
+        raise ResultsError(f"{run.folder}: the run is about {found!r}, the figure {question!r}")
+    return run
+
+
+def drawing_of_rows(
+    run: ExperimentRun,
+    rows: Sequence[Any],
+    figure: "Figure",
+    caption: str,
+    metrics: Mapping[str, Metric],
+) -> Drawing:
+    """Return a figure of a run whose values are whole rows of a table."""
+    return Drawing(
+        figure=figure,
+        columns=[*rows[0].asDict()],
+        rows=[[*row] for row in rows],
+        caption=caption,
+        scale=dict(run.manifest["scale"]),
+        metrics=metrics,
+        run_ids=(run.run_id,),
+    )
 
 
 def check_experiment_files(

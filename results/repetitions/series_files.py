@@ -14,12 +14,7 @@ from typing import Any, Final
 from results.repetitions.comparable import check_distinct
 from results.repetitions.comparison import spreads_of
 from results.repetitions.numbers import beyond
-from results.tables.derived import (
-    VERDICT,
-    find_unsealed_derived,
-    has_changed_verdict,
-    read_verdict,
-)
+from results.tables.derived import VERDICT, find_unsealed_derived, has_changed_verdict, read_verdict
 from results.tables.json_files import IntegrityError, ResultsError, read_json, read_json_lines
 from results.tables.seals import verify_seal
 

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet
 
 from brokerd.quantiles import PERCENTILES
-from results.checker.latency import (
-    AcrossClocks,
-    judge_across_clocks,
-    latency_percentiles,
-)
+from results.checker.latency import AcrossClocks, judge_across_clocks, latency_percentiles
 from results.checker.spark import plan_for
 from results.figures.catalogue import draw
 from results.figures.run_figures import RUN_FIGURES, narrow_svg

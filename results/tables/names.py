@@ -9,9 +9,7 @@ import numpy as np
 from results.checker.clocks import Clocks
 from results.tables.logs import Logs
 from results.tables.manifest import Run
-from results.tables.record_files import (
-    RecordFile,
-)
+from results.tables.record_files import RecordFile
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

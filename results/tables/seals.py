@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from brokerd.files import file_sha256
 from results.tables.json_files import IntegrityError, write_whole
 
 CHECKSUMS = "SHA256SUMS"
@@ -39,7 +40,7 @@ class Seal:
 
 def seal(folder: Path) -> None:
     """Write SHA256SUMS over all files of a run but its tables; the caller vouches for the files."""
-    _write(folder, {name: _sha256(path) for name, path in _files(folder).items()})
+    _write(folder, {name: file_sha256(path) for name, path in _files(folder).items()})
 
 
 def seal_derived(folder: Path) -> None:
@@ -51,7 +52,7 @@ def seal_derived(folder: Path) -> None:
         return
     lines = {name: line for name, line in _list(folder).items() if not is_derived(name)}
     derived = {name: path for name, path in _files(folder).items() if is_derived(name)}
-    _write(folder, lines | {name: _sha256(path) for name, path in derived.items()})
+    _write(folder, lines | {name: file_sha256(path) for name, path in derived.items()})
 
 
 def verify_seal(folder: Path) -> Seal:
@@ -64,7 +65,7 @@ def verify_seal(folder: Path) -> Seal:
             entry that is no file.
     """
     found = {name: path for name, path in _files(folder).items() if not is_derived(name)}
-    actual = {name: _sha256(path) for name, path in found.items()}
+    actual = {name: file_sha256(path) for name, path in found.items()}
     if not (folder / CHECKSUMS).is_file():
         return Seal(False, _digest(actual))
     listed = {name: digest for name, digest in _list(folder).items() if not is_derived(name)}
@@ -97,7 +98,7 @@ def verify_derived(folder: Path, name: str) -> None:
     digest = _list(folder).get(name)
     if digest is None:
         raise IntegrityError(f"{folder}: {name} is not in {CHECKSUMS}")
-    if digest != _sha256(folder / name):
+    if digest != file_sha256(folder / name):
         raise IntegrityError(f"{folder}: {name} has changed")
 
 
@@ -119,7 +120,7 @@ def is_derived(name: str) -> bool:
 def file_hashes(folder: Path) -> dict[str, str]:
     """Return SHA-256 of each file below a folder, by relative name."""
     return {
-        path.relative_to(folder).as_posix(): _sha256(path)
+        path.relative_to(folder).as_posix(): file_sha256(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
@@ -159,8 +160,3 @@ def _write(folder: Path, lines: dict[str, str]) -> None:
 def _digest(actual: dict[str, str]) -> str:
     text = "".join(f"{digest}  {name}\n" for name, digest in sorted(actual.items()))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

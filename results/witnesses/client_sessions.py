@@ -6,22 +6,12 @@ run explains the end of a session.
 
 from collections.abc import Iterator, Mapping
 
-from brokerd.model.fault_verbs import (
-    CRASH,
-    ROAM,
-)
+from brokerd.model.fault_verbs import CRASH, ROAM
 from results.rules.terms import NEVER_NS, doubt
 from results.witnesses.broker_events import JITTER_NS, SLACK_NS, list_events
 from results.witnesses.brokers import allowed_distance_ns, replacements
 from results.witnesses.faults import faults_at
-from results.witnesses.folder import (
-    FAULTS,
-    WORKLOAD,
-    Line,
-    ProcessFolder,
-    RunFolder,
-    stamp_of,
-)
+from results.witnesses.folder import FAULTS, WORKLOAD, Line, ProcessFolder, RunFolder, stamp_of
 
 _LONG_SESSION_NS = 3_000_000_000
 _KILLED = "its process ended with -"

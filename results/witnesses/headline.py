@@ -4,11 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from results.witnesses.folder import (
-    MANIFEST,
-    RunFolder,
-    differ,
-)
+from results.witnesses.folder import MANIFEST, RunFolder, differ
 from results.witnesses.rows import Rows
 
 LAST_COUNTERS: Final = ("resent_publications", "duplicates_received")

@@ -6,20 +6,11 @@ controller logs the same faults.
 
 from collections.abc import Iterator, Sequence
 
-from brokerd.model.fault_verbs import (
-    KILLING_VERBS,
-)
+from brokerd.model.fault_verbs import KILLING_VERBS
 from results.rules.terms import doubt
 from results.witnesses.broker_events import JITTER_NS, SLACK_NS, clock_error_ns, list_events
 from results.witnesses.faults import faults_at
-from results.witnesses.folder import (
-    FAULTS,
-    MANIFEST,
-    Line,
-    ProcessFolder,
-    RunFolder,
-    stamp_of,
-)
+from results.witnesses.folder import FAULTS, MANIFEST, Line, ProcessFolder, RunFolder, stamp_of
 
 
 def check_own_fault(

@@ -8,13 +8,7 @@ from typing import Any
 from brokerd.quantiles import quantile
 from brokerd.units import parse_duration_ns
 from results.rules.terms import doubt
-from results.witnesses.folder import (
-    MANIFEST,
-    Line,
-    ProcessFolder,
-    RunFolder,
-    differ,
-)
+from results.witnesses.folder import MANIFEST, Line, ProcessFolder, RunFolder, differ
 from results.witnesses.rows import FENCES, Rows
 
 _SLACK_NS = 50_000_000

@@ -5,13 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from results.rules.terms import doubt
-from results.witnesses.folder import (
-    MANIFEST,
-    Line,
-    ProcessFolder,
-    RunFolder,
-    differ,
-)
+from results.witnesses.folder import MANIFEST, Line, ProcessFolder, RunFolder, differ
 from results.witnesses.rows import FENCES, LaneRows, Rows
 
 _FINDINGS: Final = (

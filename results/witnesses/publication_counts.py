@@ -7,22 +7,13 @@ The counts of a killed process end with the last statistics.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from brokerd.model.fault_verbs import (
-    KILLING_VERBS,
-    STANDING_VERBS,
-)
+from brokerd.model.fault_verbs import KILLING_VERBS, STANDING_VERBS
 from brokerd.protocols.registry import DEFINITIONS
 from results.rules.terms import NEVER_NS, STATE_LOST, doubt
 from results.witnesses.broker_events import LAST_NS, SLACK_NS
 from results.witnesses.brokers import replacements
 from results.witnesses.faults import faults_at
-from results.witnesses.folder import (
-    TOPOLOGY,
-    Line,
-    ProcessFolder,
-    RunFolder,
-    stamp_of,
-)
+from results.witnesses.folder import TOPOLOGY, Line, ProcessFolder, RunFolder, stamp_of
 from results.witnesses.rows import Rows
 
 _COUNT_EACH_HOP = ("hierarchy", "tree")

@@ -21,12 +21,7 @@ from results.witnesses.client_sessions import (
     check_clients,
 )
 from results.witnesses.faults import faults_at
-from results.witnesses.folder import (
-    FAULTS,
-    ProcessFolder,
-    RunFolder,
-    stamp_of,
-)
+from results.witnesses.folder import FAULTS, ProcessFolder, RunFolder, stamp_of
 from results.witnesses.link_faults import check_absorbed, check_own_fault
 from results.witnesses.publication_counts import (
     check_deliverers,

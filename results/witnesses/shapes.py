@@ -9,15 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from results.rules.terms import doubt
-from results.witnesses.folder import (
-    FAULT_JOURNAL,
-    FAULTS,
-    JOURNAL,
-    MANIFEST,
-    PLAN,
-    Line,
-    RunFolder,
-)
+from results.witnesses.folder import FAULT_JOURNAL, FAULTS, JOURNAL, MANIFEST, PLAN, Line, RunFolder
 
 _RECORDS: Final = ("acks", "deliveries", "intents", "positions", "publications")
 _LINES: Final = ("absences", "commits", "crashes", "gaps", "sessions", "stats", "subscriptions")

@@ -11,14 +11,7 @@ from typing import Any, Final
 from brokerd.model.fault_verbs import ROAM
 from brokerd.text import describe_exit
 from results.rules.terms import NEVER_NS, doubt
-from results.witnesses.folder import (
-    MANIFEST,
-    TOPOLOGY,
-    WORKLOAD,
-    ProcessFolder,
-    RunFolder,
-    differ,
-)
+from results.witnesses.folder import MANIFEST, TOPOLOGY, WORKLOAD, ProcessFolder, RunFolder, differ
 from results.witnesses.load_seconds import check_life, check_seconds
 from results.witnesses.online import check_online
 from results.witnesses.promises import protocol_promises

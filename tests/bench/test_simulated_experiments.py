@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.papers.dft11.simulated_experiments import (
+from bench.papers.dft11.simulated_experiments import status_of
+from bench.papers.dft11.simulated_point import (
     Point,
     SimulatedExperiment,
     draw_failed_brokers,
     set_up,
-    status_of,
 )
 from bench.papers.dft11.simulator_speed import measure_speed
 from bench.papers.experiments import (

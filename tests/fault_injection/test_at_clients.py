@@ -10,7 +10,8 @@ import trio.testing
 
 from brokerd.errors import ControlError
 from fault_injection.apply.backends import ClientFaults, WithClients
-from fault_injection.apply.injector import FaultBackend, Injection, Injector
+from fault_injection.apply.injector import Injection, Injector
+from fault_injection.apply.interface import FaultBackend
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import read_schedule
 from tests.fault_injection.test_healing import Machine, clock_ns

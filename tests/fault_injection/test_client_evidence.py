@@ -11,7 +11,7 @@ from brokerd.model.fault_verbs import CRASH, DISCONNECT, ROAM, SLOW
 from brokerd.protocols.interface import CoreStatus
 from fault_injection.apply.backends import ClientFaults
 from fault_injection.apply.evidence import find_observer, observe_sessions_down
-from fault_injection.apply.injector import Fault, MissingEffect
+from fault_injection.apply.interface import Fault, MissingEffect
 from fault_injection.schedule.targets import Target
 
 AHEAD_NS = 5

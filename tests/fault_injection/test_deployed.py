@@ -19,7 +19,8 @@ from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
 from fault_injection.apply.backends import DeployedBackend
-from fault_injection.apply.injector import Fault, Injection, Injector
+from fault_injection.apply.injector import Injection, Injector
+from fault_injection.apply.interface import Fault
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import read_schedule
 from fault_injection.schedule.targets import read_target

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from fault_injection.apply.evidence import End, find_observer
-from fault_injection.apply.injector import Fault
+from fault_injection.apply.interface import Fault
 from fault_injection.schedule.targets import read_target
 from tests.fault_injection.test_deployed import TOPOLOGY
 

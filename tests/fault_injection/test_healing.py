@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import LASTING_VERBS, VERB_TABLE
 from brokerd.protocols.registry import protocol_on
-from fault_injection.apply.injector import Evidence, Fault, Injection, Injector
+from fault_injection.apply.injector import Injection, Injector
+from fault_injection.apply.interface import Evidence, Fault
 from fault_injection.apply.log import STAGES, FaultLog
 from fault_injection.schedule.schedule import read_schedule
 from tests.fault_injection.test_schedule import TOPOLOGY

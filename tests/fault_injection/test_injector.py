@@ -11,7 +11,8 @@ import trio.testing
 
 from brokerd.errors import ControlError
 from brokerd.protocols.registry import protocol_on
-from fault_injection.apply.injector import Evidence, Fault, Injection, Injector, MissingEffect
+from fault_injection.apply.injector import Injection, Injector
+from fault_injection.apply.interface import Evidence, Fault, MissingEffect
 from fault_injection.apply.log import LEARNED, FaultLog
 from fault_injection.schedule.schedule import load_schedule
 from tests.fault_injection.test_schedule import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from fault_injection.apply.injector import Evidence, Fault
+from fault_injection.apply.interface import Evidence, Fault
 from fault_injection.apply.log import FaultLog, Stage
 from fault_injection.schedule.plan import expand
 from fault_injection.schedule.targets import check_nft_can_separate

@@ -15,7 +15,8 @@ import trio.testing
 
 from brokerd.errors import ControlError
 from fault_injection.apply.backends import DeployedBackend
-from fault_injection.apply.injector import Fault, Injection, Injector, MissingEffect
+from fault_injection.apply.injector import Injection, Injector
+from fault_injection.apply.interface import Fault, MissingEffect
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import read_schedule
 from fault_injection.schedule.targets import read_target

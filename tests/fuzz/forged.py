@@ -26,7 +26,8 @@ from brokerd.protocols.interface import Event, MessageReceived, Send
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.moves import LaneChoice
-from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of
+from brokerd.simulator.search.plan_run import PlanRun
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.client_mobility import home_of
 from brokerd.simulator.world.clock import TimedSchedule

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from results.checker.checks import decide_verdict
 from results.checker.delivery import DELIVERY_COLUMNS, PUBLICATION_COLUMNS, DeliveryCheck
 from results.checker.spark import plan_for
+from results.checker.verdict_document import decide_verdict
 from results.reference.history import History, PublisherLog, SubscriptionLog
 from results.rules.expectation import ExpectedContent
 from results.rules.facts import RunFacts

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from results.checker.checks import decide_verdict, doubts_about_exercise
+from results.checker.verdict_document import decide_verdict, doubts_about_exercise
 from results.reference.files import FileRefusal
 from results.reference.history import History
 from results.reference.history_reader import read_history

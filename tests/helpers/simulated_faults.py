@@ -14,7 +14,8 @@ from brokerd.model.identity import Peer
 from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.simulator.world.clock import TimedSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
-from fault_injection.apply.injector import Evidence, Fault, Injection, Injector
+from fault_injection.apply.injector import Injection, Injector
+from fault_injection.apply.interface import Evidence, Fault
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import FaultSchedule
 

@@ -14,8 +14,8 @@ from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.publication import Buffer
 from brokerd.simulator.search.client_moves import SubscriptionRequest
 from brokerd.simulator.search.plan import Plan
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.search.seed_report import SeedReport
-from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.world.clients import Observers
 from brokerd.wire.attributes import decode_attributes
 from results.reference.contents import Contents, Publisher

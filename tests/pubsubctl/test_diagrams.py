@@ -10,7 +10,7 @@ import pytest
 from brokerd.protocols.interface import MessageReceived
 from brokerd.simulator.scenario import cluster_after
 from brokerd.simulator.search.plan import read_plan
-from brokerd.simulator.search.swarm import PlanRun
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.world.trace import with_all_steps
 from pubsubctl.simulation.diagram import Diagram, diagram_of, write_page, write_svg
 from tests.pubsubctl.conftest import Call

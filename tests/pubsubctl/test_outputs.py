@@ -17,7 +17,8 @@ import trio
 from pubsubctl.console.console import StandardOutput
 from pubsubctl.errors import PreflightFailed, Unreachable
 from pubsubctl.hosts.ssh.connections import SshConnections
-from pubsubctl.hosts.ssh.fabric_connection import Garbled, files_on
+from pubsubctl.hosts.ssh.errors import Garbled
+from pubsubctl.hosts.ssh.file_transfers import files_on
 from pubsubctl.inventory.inventory import load_inventory
 from pubsubctl.runs.capsule_index import CrateFile, crate_of
 from pubsubctl.runs.outputs import check_results, explain_obstacle

@@ -19,7 +19,7 @@ import trio.testing
 from pubsubctl.errors import IntegrityError
 from pubsubctl.hosts.ssh.connections import SshConnections
 from pubsubctl.hosts.ssh.errors import ConnectionFailed, UnknownHostKey
-from pubsubctl.hosts.ssh.transport import Upload
+from pubsubctl.hosts.ssh.file_transfers import Upload
 from pubsubctl.inventory.inventory import Inventory
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ssh_inventory import inventory_of, write_inventory

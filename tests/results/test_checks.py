@@ -409,6 +409,7 @@ def test_a_pair_with_too_short_a_piece_leaves_the_check_others(
     [
         "checker/delivery",
         "checker/checks",
+        "checker/verdict_document",
         "checker/canary",
         "rules/exposure",
         "rules/lookups",

@@ -75,7 +75,7 @@ def test_both_judges_read_stretches_alike(
         told = folded["stretches"]
         assert told["in_stretches"] > told["deliveries"] / 2
         assert told["longest_ms"] < 1_500, "within a second, and a little"
-        assert "are told by stretches: who got what is exact" in folded["lines"][-1]
+        assert "are recorded in stretches: their contents are exact" in folded["lines"][-1]
         assert "stretches" not in full
     assert [document["verdict"] for document in documents[::2]] == ["valid", "invalid"]
 

@@ -66,7 +66,7 @@ RULES: Final = (
         (
             f"{_SSH}test_an_unknown_key_is_refused_before_any_login",
             f"{_SSH}test_every_hop_is_checked",
-            f"{_SSH}test_two_modules_alone_use_ssh_libraries_and_never_trust_unknown_keys",
+            f"{_SSH}test_three_modules_alone_use_ssh_libraries_and_never_trust_unknown_keys",
         ),
     ),
     Rule(

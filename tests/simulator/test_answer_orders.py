@@ -9,8 +9,9 @@ from random import Random
 
 import pytest
 
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.search.seed_report import SeedReport
-from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of
 from brokerd.simulator.world.clock import TimedSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS

@@ -9,9 +9,10 @@ from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.move import PlanError
 from brokerd.simulator.search.plan import read_plan, write_plan
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.search.planning.draw import is_long
 from brokerd.simulator.search.seed_report import total
-from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed, run_swarm
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed, run_swarm
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import PublicationHandle
 from brokerd.units import MILLISECOND_NS

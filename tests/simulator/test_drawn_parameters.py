@@ -16,8 +16,9 @@ from brokerd.simulator.checks.protocol_checks import limits_of, planning_of
 from brokerd.simulator.search.adversary import AdversaryOptions, command_for, run_adversary
 from brokerd.simulator.search.move import PlanError
 from brokerd.simulator.search.plan import read_plan, with_settings, write_plan
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.search.planning.draw import draw_plan
-from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed
 
 PLANS = 230
 """Some parameters are drawn by later seeds only, so that earlier seeds keep their histories."""

@@ -12,9 +12,9 @@ import pytest
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.campaign import Setting
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.seed_report import SeedReport
-from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.handles import Subscription
 from brokerd.units import SECOND_NS

@@ -13,7 +13,7 @@ from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.simulator.search.plan import read_plan, write_plan
-from brokerd.simulator.search.swarm import PlanRun
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.world.clock import WallClocks
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain

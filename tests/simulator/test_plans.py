@@ -11,8 +11,9 @@ from brokerd.simulator.search.client_moves import PublicationRun, Reattachment, 
 from brokerd.simulator.search.move import PlanError
 from brokerd.simulator.search.moves import FaultInjection, LaneChoice
 from brokerd.simulator.search.plan import Plan, read_plan, write_plan
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.search.planning.draw import is_long
-from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed
 from tests.helpers.delta_tree_bugs import Mutant
 
 FOLDER = Path(__file__).parent / "plans"

@@ -7,8 +7,9 @@ import pytest
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.checks.planning import PAPER_LITERAL
 from brokerd.simulator.search.campaign import CAMPAIGN
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.search.seed_report import SeedReport, total
-from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.cluster import STEADY, tree

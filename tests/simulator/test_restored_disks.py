@@ -12,9 +12,9 @@ from brokerd.simulator.checks.protocol_checks import planning_of
 from brokerd.simulator.search.client_moves import MemoryLoss
 from brokerd.simulator.search.moves import FaultInjection
 from brokerd.simulator.search.plan import read_plan
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.search.planning import faults
 from brokerd.simulator.search.planning.draw import draw_plan
-from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.world.client_mobility import home_of
 from brokerd.simulator.world.faults import RESTORED
 from brokerd.units import SECOND_NS

@@ -9,8 +9,9 @@ from brokerd.simulator.anchors import Edit
 from brokerd.simulator.named_bugs import NamedBug, plant
 from brokerd.simulator.search.moves import FaultInjection, LaneChoice
 from brokerd.simulator.search.plan import read_plan, with_settings
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.search.shrink import ShrunkPlan, shrink
-from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed
 from tests.helpers.delta_tree_bugs import Mutant
 
 

@@ -7,7 +7,8 @@ import pytest
 from brokerd.protocols.delta_tree.partition_tags import Notifiers
 from brokerd.simulator.checks.liveness import bounds_of
 from brokerd.simulator.search.plan import Plan, read_plan
-from brokerd.simulator.search.swarm import PlanRun, plan_of
+from brokerd.simulator.search.plan_run import PlanRun
+from brokerd.simulator.search.swarm import plan_of
 from brokerd.units import SECOND_NS
 
 STORY = """

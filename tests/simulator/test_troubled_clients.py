@@ -14,7 +14,8 @@ from brokerd.protocols.parts.clients.table import ClientTable
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.client_moves import Detachment, MemoryLoss, SubscriptionRequest
 from brokerd.simulator.search.moves import FaultInjection
-from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of
+from brokerd.simulator.search.plan_run import PlanRun
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.sessions import transmit
 from brokerd.units import SECOND_NS

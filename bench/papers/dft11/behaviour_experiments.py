@@ -20,7 +20,7 @@ from bench.papers.dft11.behaviour_files import (
     StartsExperiment,
     Tables,
 )
-from bench.papers.dft11.simulated_experiments import disable_garbage_collection
+from bench.papers.dft11.simulated_point import disable_garbage_collection
 from bench.papers.experiments import ExperimentRecord, RunContext, draw_points
 from bench.papers.experiments import Tables as AllTables
 from brokerd.config import SessionParameters

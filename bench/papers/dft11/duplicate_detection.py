@@ -22,8 +22,8 @@ from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.moves import FaultInjection
 from brokerd.simulator.search.plan import Plan
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.search.planning.draw import draw_plan
-from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.search.workers import map_in_workers
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.cluster import SimulatedCluster

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench.papers.dft11.simulated_experiments import (
+from bench.papers.dft11.simulated_point import (
     Point,
     SimulatedExperiment,
     disable_garbage_collection,

@@ -139,19 +139,19 @@ def stall(experiment: StallExperiment, ownership: str, run: int, seed: int) -> I
         all_ns = max(came_ns) if len(came_ns) == len(HOMES) else None
         rows.setdefault(((sent_ns - began_ns) // SECOND_NS, at_first), []).append((sent_ns, all_ns))
     for (second, at_first), sent in sorted(rows.items()):
-        came_at = [(at_ns, all_ns) for at_ns, all_ns in sent if all_ns is not None]
-        came = [(all_ns - at_ns) / MILLISECOND_NS for at_ns, all_ns in came_at]
-        last_ns = max((all_ns for _, all_ns in came_at), default=began_ns)
+        arrived = [(at_ns, all_ns) for at_ns, all_ns in sent if all_ns is not None]
+        delays_ms = [(all_ns - at_ns) / MILLISECOND_NS for at_ns, all_ns in arrived]
+        last_ns = max((all_ns for _, all_ns in arrived), default=began_ns)
         yield {
             "ownership": ownership,
             "run": run,
             "second": second,
             "stalled_server": at_first,
             "published": len(sent),
-            "delivered": len(came),
-            "slowest_ms": max(came, default=0.0),
+            "delivered": len(delays_ms),
+            "slowest_ms": max(delays_ms, default=0.0),
             "last_came_s": (last_ns - began_ns) / SECOND_NS,
-            "mean_ms": sum(came) / len(came) if came else 0.0,
+            "mean_ms": sum(delays_ms) / len(delays_ms) if delays_ms else 0.0,
             "violations": sum(violations.values()),
         }
 

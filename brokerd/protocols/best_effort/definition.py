@@ -5,12 +5,7 @@ from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.best_effort.messages import KINDS
 from brokerd.protocols.best_effort.parameters import BestEffortParameters
-from brokerd.protocols.definition import (
-    Acknowledgement,
-    Excess,
-    Promises,
-    ProtocolDefinition,
-)
+from brokerd.protocols.definition import Acknowledgement, Excess, Promises, ProtocolDefinition
 
 
 def _excess(

@@ -203,7 +203,7 @@ class Routes:
 
     def _on_forwarded(self, peer: BrokerNumber, message: ForwardedPublications) -> None:
         if message.run.source.broker == self._broker:
-            raise RemoteProtocolError(peer, f"our own {message.run.source} came back")
+            raise RemoteProtocolError(peer, f"our own {message.run.source} returned")
         self.forward(message.run, peer)
 
     def forward(self, run: PublicationRun, origin: Peer) -> None:

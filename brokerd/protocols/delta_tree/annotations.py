@@ -40,11 +40,7 @@ from brokerd.protocols.delta_tree.regions import path_distance
 from brokerd.protocols.delta_tree.routing_table import RoutingTable
 from brokerd.protocols.delta_tree.sessions import Sessions
 from brokerd.protocols.delta_tree.state import LocalSubscription, State
-from brokerd.protocols.delta_tree.vectors import (
-    Propagation,
-    VectorDetection,
-    check_vector,
-)
+from brokerd.protocols.delta_tree.vectors import Propagation, VectorDetection, check_vector
 
 PublicationTags = tuple[PublicationTag, ...]
 

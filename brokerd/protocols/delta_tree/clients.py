@@ -37,11 +37,9 @@ from brokerd.protocols.delta_tree.state import (
 )
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.interface import Change, Commit, LogEnds, RecordsRead
+from brokerd.protocols.parts.clients.lost_state import gaps_of_older_copy
 from brokerd.protocols.parts.clients.progress import list_unstated
-from brokerd.protocols.parts.clients.table import (
-    Admission,
-    gaps_of_older_copy,
-)
+from brokerd.protocols.parts.clients.table import Admission
 from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.selection import match_run
 

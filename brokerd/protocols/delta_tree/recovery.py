@@ -18,12 +18,7 @@ recovering; local publishers are held.
 
 from brokerd.errors import RemoteProtocolError, StorageCorrupt
 from brokerd.model.identity import BrokerNumber
-from brokerd.protocols.delta_tree.messages import (
-    BranchReply,
-    BranchRequest,
-    RecoveryFlag,
-    SyncEnd,
-)
+from brokerd.protocols.delta_tree.messages import BranchReply, BranchRequest, RecoveryFlag, SyncEnd
 from brokerd.protocols.delta_tree.sessions import Node, Reach, Sessions
 from brokerd.protocols.delta_tree.state import Rows, State
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions

@@ -12,11 +12,7 @@ from dataclasses import dataclass, field
 from brokerd.errors import RemoteProtocolError
 from brokerd.matching.index import MatchingIndex
 from brokerd.matching.memo import MatchMemo
-from brokerd.model.identity import (
-    BrokerNumber,
-    SourceId,
-    SubscriptionId,
-)
+from brokerd.model.identity import BrokerNumber, SourceId, SubscriptionId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.protocols.delta_tree.messages import (
     Path,

@@ -26,10 +26,7 @@ from brokerd.model.identity import (
 )
 from brokerd.model.predicate import Predicate, PredicateError
 from brokerd.overlay.tree import Neighbourhood
-from brokerd.protocols.delta_tree.messages import (
-    Path,
-    Tag,
-)
+from brokerd.protocols.delta_tree.messages import Path, Tag
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.regions import Cut, Region, is_plain_path, region
 from brokerd.protocols.interface import Change

@@ -4,19 +4,10 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.definition import (
-    Acknowledgement,
-    Promises,
-    ProtocolDefinition,
-)
+from brokerd.protocols.definition import Acknowledgement, Promises, ProtocolDefinition
 from brokerd.protocols.durable.messages import KINDS, LOST
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.gryphon import (
-    KIND,
-    Routes,
-    hosts_clients,
-    logs_with,
-)
+from brokerd.protocols.gryphon import KIND, Routes, hosts_clients, logs_with
 from brokerd.protocols.parts.records import pack_positions, unpack_positions
 
 

@@ -12,13 +12,7 @@ from collections.abc import Iterator
 from brokerd.model.identity import StreamId
 from brokerd.model.losses import has_marker
 from brokerd.model.publication import PublicationRun, merge_runs
-from brokerd.protocols.gryphon import (
-    EVENT_BYTES,
-    IntervalSet,
-    Range,
-    RetainedEvents,
-    Stream,
-)
+from brokerd.protocols.gryphon import EVENT_BYTES, IntervalSet, Range, RetainedEvents, Stream
 
 
 class StoredEvents(RetainedEvents):

@@ -21,12 +21,7 @@ from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.passed_events import weigh
 from brokerd.protocols.durable.state import RETENTION
 from brokerd.protocols.extensions import StreamRetention
-from brokerd.protocols.gryphon import (
-    EVENT_BYTES,
-    TICK_NS,
-    Stream,
-    ticks_in,
-)
+from brokerd.protocols.gryphon import EVENT_BYTES, TICK_NS, Stream, ticks_in
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.interface import RETENTION_CHANGED, Change, Instant, Record, RetentionChanged
 from brokerd.units import MILLISECOND_NS, SECOND_NS

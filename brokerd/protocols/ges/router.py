@@ -103,9 +103,9 @@ class Router:
         found = RoutingResult()
         waiting = deque(targets)
         while waiting:
-            came = waiting.popleft()
-            target = self._advance(came)
-            arrived = came.frames[0][-1] if came.frames and not target.frames else SYSTEM
+            arrival = waiting.popleft()
+            target = self._advance(arrival)
+            arrived = arrival.frames[0][-1] if arrival.frames and not target.frames else SYSTEM
             if target.frames and not self._follow(target, found):
                 target = self._abandon(target)
                 if self._is_lost(target, found):

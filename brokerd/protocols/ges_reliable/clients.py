@@ -74,13 +74,9 @@ from brokerd.protocols.ges_reliable.state import (
     SubscriptionStart,
 )
 from brokerd.protocols.interface import CloseSession
+from brokerd.protocols.parts.clients.lost_state import gaps_of_older_copy, older_copy
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
-from brokerd.protocols.parts.clients.table import (
-    Admission,
-    ClientTable,
-    gaps_of_older_copy,
-    older_copy,
-)
+from brokerd.protocols.parts.clients.table import Admission, ClientTable
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler

@@ -36,13 +36,7 @@ from brokerd.protocols.ges import (
 )
 from brokerd.protocols.ges_reliable.clients import DEADLINES as ACCESS_DEADLINES
 from brokerd.protocols.ges_reliable.clients import RoamingClients
-from brokerd.protocols.ges_reliable.definition import (
-    LOG,
-    place_of,
-    root_of,
-    roots_of,
-    storages_for,
-)
+from brokerd.protocols.ges_reliable.definition import LOG, place_of, root_of, roots_of, storages_for
 from brokerd.protocols.ges_reliable.fetches import EpochFetches
 from brokerd.protocols.ges_reliable.handover import Handovers
 from brokerd.protocols.ges_reliable.messages import KINDS, brokers_in

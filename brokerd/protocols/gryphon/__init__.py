@@ -4,10 +4,7 @@ The names below are the parts that another protocol may use. The core of `durabl
 `core.Gryphon`, which it serves with clients of its own.
 """
 
-from brokerd.protocols.gryphon.definition import (
-    LOG,
-    logs_with,
-)
+from brokerd.protocols.gryphon.definition import LOG, logs_with
 from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl, weight_bytes
 from brokerd.protocols.gryphon.knowledge import (
     TICK_NS,

@@ -2,12 +2,7 @@
 
 from typing import Any, Final
 
-from brokerd.protocols.definition import (
-    Acknowledgement,
-    Order,
-    Promises,
-    ProtocolDefinition,
-)
+from brokerd.protocols.definition import Acknowledgement, Order, Promises, ProtocolDefinition
 from brokerd.protocols.gryphon.messages import KINDS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import KIND, hosts_clients

@@ -10,11 +10,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from brokerd.model.identity import BrokerNumber, StreamId
-from brokerd.model.message_kind import (
-    JOINED_PUBLICATIONS,
-    Joining,
-    MessageKind,
-)
+from brokerd.model.message_kind import JOINED_PUBLICATIONS, Joining, MessageKind
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.model.record import record

@@ -27,15 +27,7 @@ from brokerd.protocols.gryphon.replication import (
     rows_write,
     unpack_row,
 )
-from brokerd.protocols.interface import (
-    Append,
-    Chop,
-    Commit,
-    Effect,
-    LogEnds,
-    Read,
-    Truncate,
-)
+from brokerd.protocols.interface import Append, Chop, Commit, Effect, LogEnds, Read, Truncate
 
 FILL_RECORDS: Final = 256
 """Records of a log that one message to a new replica has at most."""

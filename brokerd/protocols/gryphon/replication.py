@@ -21,9 +21,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from brokerd.model.identity import BrokerNumber
-from brokerd.protocols.gryphon.messages import (
-    CopyWrite,
-)
+from brokerd.protocols.gryphon.messages import CopyWrite
 from brokerd.protocols.interface import Change, LogEnds, LogRecord
 
 REPLICATION: Final = "replication"

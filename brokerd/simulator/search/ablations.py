@@ -8,7 +8,8 @@ from typing import NamedTuple
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.anchors import AnchorLost
 from brokerd.simulator.checks.protocol_checks import Ablation, named_bug, simulation_of
-from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
+from brokerd.simulator.search.plan_run import PlanRun
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed
 from brokerd.simulator.search.workers import map_in_workers
 
 SEEDS = 500

@@ -13,8 +13,8 @@ from brokerd.simulator.search.client_moves import PublicationRun, SubscriptionRe
 from brokerd.simulator.search.move import Move, client_at_neighbour
 from brokerd.simulator.search.moves import MOVES, BrokerJoin, FaultInjection, LaneChoice
 from brokerd.simulator.search.plan import Plan, make_topology, with_settings, write_plan
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.search.seed_report import SeedReport
-from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.world.actions import ActedCluster, Action, Scene, describe_action
 from brokerd.simulator.world.client_mobility import home_of
 from brokerd.simulator.world.sessions import NetworkParameters

@@ -20,12 +20,7 @@ from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree, graph_of, tree_of
 from brokerd.protocols.definition import Acknowledgement
 from brokerd.protocols.interface import Instant
-from brokerd.protocols.registry import (
-    DEFAULT,
-    check_runs_on,
-    definition_of,
-    parameters_on,
-)
+from brokerd.protocols.registry import DEFAULT, check_runs_on, definition_of, parameters_on
 from brokerd.simulator.checks.invariants import StepChecker, Watcher
 from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.protocol_checks import (

@@ -29,7 +29,8 @@ from pubsubctl.hosts.ssh.config_syntax import (
     split_criteria,
     split_words,
 )
-from pubsubctl.hosts.ssh.fabric_connection import Hop, describe_error
+from pubsubctl.hosts.ssh.errors import describe_error
+from pubsubctl.hosts.ssh.fabric_connection import Hop
 from pubsubctl.hosts.ssh.host_settings import SSH_PORT, HostSettings, Line, ProxySetting, Resolution
 from pubsubctl.hosts.ssh.proxies import read_hops
 from pubsubctl.inventory.inventory import Gateway, Inventory

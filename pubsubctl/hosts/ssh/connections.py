@@ -22,30 +22,30 @@ from pubsubctl.hosts.files import shown
 from pubsubctl.hosts.ssh.client_config import UserConfig
 from pubsubctl.hosts.ssh.config_syntax import command_line, remote_path
 from pubsubctl.hosts.ssh.errors import (
+    AuthenticationRefused,
     ChangedHostKey,
     ConnectionFailed,
     ConnectionLost,
-    HostKeyRefused,
-    LoginRefused,
-    UnknownHostKey,
-)
-from pubsubctl.hosts.ssh.fabric_connection import (
-    AuthenticationRefused,
-    FabricConnection,
     Garbled,
-    Hop,
+    HostKeyRefused,
     LineError,
     LineLoss,
+    LoginRefused,
     NotBegun,
-    TimedByteStream,
+    UnknownHostKey,
     describe_error,
+)
+from pubsubctl.hosts.ssh.fabric_connection import (
+    FabricConnection,
+    Hop,
+    TimedByteStream,
     open_line,
     read_host_key,
     run_in_background,
 )
+from pubsubctl.hosts.ssh.file_transfers import Download, Sftp, Upload
 from pubsubctl.hosts.ssh.known_hosts import KEY_TYPES, HostKey, KnownHosts, Standing
 from pubsubctl.hosts.ssh.stream import CommandStream, Workers, close_quietly, printable
-from pubsubctl.hosts.ssh.transport import Download, Sftp, Upload
 from pubsubctl.hosts.ssh.tunnels import dial_through_command, stream_through
 from pubsubctl.inventory.inventory import Gateway, Host, Inventory, SshSettings
 

@@ -1,4 +1,4 @@
-"""An SSH connection; the only module that opens connections and uses fabric and paramiko.
+"""An SSH connection; the only module that opens connections, channels and sessions.
 
 `open_line` sends nothing but the handshake until the caller has accepted the host key; nothing can
 disable this check. A login takes a key from a file or from ssh-agent; passwords are not supported,
@@ -7,7 +7,6 @@ and no agent is forwarded. All calls block, and are meant for threads.
 
 import getpass
 import logging
-import os
 import shlex
 import socket
 import threading
@@ -19,13 +18,21 @@ from typing import Any, Final
 import fabric
 import paramiko
 from paramiko.pkey import PublicBlob
-from paramiko.sftp import CMD_HANDLE, CMD_OPEN, SFTPError
-from paramiko.sftp_attr import SFTPAttributes
+from paramiko.sftp import SFTPError
 
 from pubsubctl.errors import PubsubctlError, UserError
+from pubsubctl.hosts.ssh.errors import (
+    AuthenticationRefused,
+    Garbled,
+    LineLoss,
+    LineRefusal,
+    NotBegun,
+    describe_error,
+)
+from pubsubctl.hosts.ssh.file_transfers import Sftp, SftpFiles, files_on
 from pubsubctl.hosts.ssh.known_hosts import HostKey
 from pubsubctl.hosts.ssh.stream import Channel
-from pubsubctl.hosts.ssh.transport import REQUEST_BYTES, OrderedTransport, Sftp
+from pubsubctl.hosts.ssh.transport import OrderedTransport
 from pubsubctl.inventory.inventory import Gateway, Host
 
 Hop = Host | Gateway
@@ -34,7 +41,6 @@ Accept = Callable[[HostKey], None]  # raises the reason for a refusal
 TRANSFER_STALL_S: Final = 60.0
 END_DEADLINE_S: Final = 1.0
 SETTLE_S: Final = 0.5
-LONGEST_GREETING: Final = 256
 MOST_AGENT_KEYS: Final = 5  # sshd ends the connection after the sixth refused key
 OWN_KEYS: Final = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 
@@ -55,30 +61,6 @@ _FORBIDDEN = 1  # a server's code for a refused channel
 # Errors are raised here; paramiko would print tracebacks between our lines.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
-
-
-class LineError(Exception):
-    """An operation failed; the text describes the failure without the host's name."""
-
-
-class LineLoss(LineError):
-    """The connection is lost, or was never established."""
-
-
-class NotBegun(LineError):
-    """No session was opened: nothing of a command was sent."""
-
-
-class LineRefusal(LineError):
-    """The other side is there and will not."""
-
-
-class Garbled(LineError):
-    """The login of the host prints a text into file transfers; the text of the error."""
-
-
-class AuthenticationRefused(LineError):
-    """The server accepts none of the keys."""
 
 
 class TimedByteStream:
@@ -121,7 +103,7 @@ class FabricConnection:
         self._connection = connection
         self._transport = transport
         self._stream = stream
-        self._files: _Files | None = None
+        self._files: SftpFiles | None = None
         self._why: str | None = None
 
     @property
@@ -307,23 +289,6 @@ def read_host_key(stream: TimedByteStream, key_types: Sequence[str], timeout_s: 
         transport.close()
 
 
-def describe_error(error: BaseException) -> str:
-    """Return the meaning of a library's exception, in words."""
-    if isinstance(error, BaseExceptionGroup):
-        return describe_error(error.exceptions[0])
-    if isinstance(error, EOFError) or "protocol banner" in str(error):
-        return "the other side hung up during the handshake"
-    if isinstance(error, OSError):
-        inner = error.__cause__
-        if isinstance(inner, OSError | BaseExceptionGroup):
-            return describe_error(inner)
-        if error.errno and not isinstance(error, socket.gaierror):
-            return os.strerror(error.errno).lower()  # the text may repeat the place
-        return (error.strerror or str(error) or type(error).__name__).lower()
-    text = str(error).strip().rstrip(".") or type(error).__name__
-    return text[:1].lower() + text[1:]
-
-
 def run_in_background(function: Callable[[], object]) -> None:
     """Run a blocking function in a thread that nothing waits for, not even the program's end."""
 
@@ -435,77 +400,11 @@ class _KeysOnly:
             raise UserError(f"{text}: not a usable private key") from None
 
 
-class _Files(paramiko.SFTPClient):
-    """A file session that can make files with their mode, so that none is ever open to others."""
-
-    def open(self, filename: Any, mode: str = "r", bufsize: int = -1) -> paramiko.SFTPFile:
-        """Open a file with larger requests than paramiko's."""
-        file = super().open(filename, mode, bufsize)
-        file.MAX_REQUEST_SIZE = REQUEST_BYTES
-        return file
-
-    def create(self, path: str, mode: int) -> paramiko.SFTPFile:
-        """Create a new file for writing; raise OSError if the file exists."""
-        attributes = SFTPAttributes()
-        attributes.st_mode = mode
-        flags = 0x02 | 0x08 | 0x20  # write, create, exclusively
-        kind, message = self._request(  # type: ignore[attr-defined]
-            CMD_OPEN, path.encode(), flags, attributes
-        )
-        if kind != CMD_HANDLE:
-            raise paramiko.SSHException("the host gave no handle for a new file")
-        file = paramiko.SFTPFile(self, message.get_binary(), "wx", 0)
-        file.MAX_REQUEST_SIZE = REQUEST_BYTES
-        file.chmod(mode)  # regardless of the host's umask
-        return file
-
-
-def _open_files(transport: paramiko.Transport) -> _Files:
+def _open_files(transport: paramiko.Transport) -> SftpFiles:
     channel = transport.open_session()
     channel.settimeout(TRANSFER_STALL_S)
     channel.invoke_subsystem("sftp")
     return files_on(channel)
-
-
-def files_on(channel: Any) -> _Files:
-    """Return a file session on a channel, a byte stream with a timeout.
-
-    Raises:
-        Garbled: the server begins with a text instead of the protocol.
-    """
-    received = _Received(channel)
-    try:
-        files = _Files(received)  # type: ignore[arg-type]  # a stream, as paramiko allows
-        files.sock = channel
-        return files
-    except SFTPError as error:
-        received.settimeout(SETTLE_S)
-        try:
-            while len(received.begin) < LONGEST_GREETING and received.recv(LONGEST_GREETING):
-                pass
-        except (OSError, EOFError):
-            pass  # nothing more arrives
-        received.close()
-        text = received.begin.decode("utf-8", "replace").split("\0")[0].strip()
-        raise Garbled(text.splitlines()[0] if text else describe_error(error)) from error
-
-
-class _Received:
-    """A channel of a file session that keeps the first received bytes."""
-
-    def __init__(self, channel: Any) -> None:
-        self._channel = channel
-        self.begin = b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
-
-    def recv(self, size: int) -> bytes:
-        """Return received bytes; see `paramiko.Channel.recv`."""
-        found: bytes = self._channel.recv(size)
-        if len(self.begin) < LONGEST_GREETING:
-            self.begin += found
-        return found
 
 
 def _transport(sock: Any, key_types: Sequence[str], timeout_s: float) -> paramiko.Transport:

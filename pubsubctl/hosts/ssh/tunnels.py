@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.ssh.fabric_connection import LineError, run_in_background
+from pubsubctl.hosts.ssh.errors import LineError
+from pubsubctl.hosts.ssh.fabric_connection import run_in_background
 from pubsubctl.hosts.ssh.stream import close_quietly
 
 _CHUNK_BYTES: Final = 1 << 16

@@ -19,8 +19,7 @@ from results.papers.dft11.behaviours import (
     queue_over_time,
     start_latency,
 )
-from results.papers.experiment_runs import ExperimentRun, load_experiment_run
-from results.tables.json_files import ResultsError
+from results.papers.experiment_runs import ExperimentRun, drawing_of_rows, load_run_about
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +39,7 @@ NO_FIGURE = "The paper has no such figure."
 
 def bypass(spark: "SparkSession", run_dir: "Path") -> Drawing:
     """Time from a silent failure to the next delivery beyond it, by suspicion timeout."""
-    run = _run_for(spark, run_dir, "bypass")
+    run = load_run_about(spark, run_dir, "bypass")
     return draw_bypass(run, bypass_distribution(run.table(spark, "bypasses")).collect())
 
 
@@ -77,12 +76,12 @@ def draw_bypass(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         f"With {default} ms, 99 % of the subscribers are reached within "
         f"{metrics[metric].value:,.0f} ms; {int(metrics['cut_off'].value)} never are."
     )
-    return _drawing(run, rows, figure, caption, metrics)
+    return drawing_of_rows(run, rows, figure, caption, metrics)
 
 
 def starts(spark: "SparkSession", run_dir: "Path") -> Drawing:
     """Time for subscriptions to start, by size of the tree, δ and failures."""
-    run = _run_for(spark, run_dir, "starts")
+    run = load_run_about(spark, run_dir, "starts")
     return draw_starts(run, start_latency(run.table(spark, "starts")).collect())
 
 
@@ -126,12 +125,12 @@ def draw_starts(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         f"{int(metrics['asked'].value):,} started; the median over all δ with {largest} brokers "
         f"is, {ours}."
     )
-    return _drawing(run, rows, figure, caption, metrics)
+    return drawing_of_rows(run, rows, figure, caption, metrics)
 
 
 def overhead(spark: "SparkSession", run_dir: "Path") -> Drawing:
     """Duplicates at brokers and bytes between brokers, per delivery, by δ and failures."""
-    run = _run_for(spark, run_dir, "overhead")
+    run = load_run_about(spark, run_dir, "overhead")
     return draw_overhead(run, overhead_per_delivery(run.table(spark, "overheads")).collect())
 
 
@@ -179,12 +178,12 @@ def draw_overhead(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         f"smallest. With {most[1]} failed and δ = {most[0]}, duplicates per 1,000 deliveries and "
         f"bytes per delivery are, by variant of the protocol, {ours}."
     )
-    return _drawing(run, rows, figure, caption, metrics)
+    return drawing_of_rows(run, rows, figure, caption, metrics)
 
 
 def exclusions(spark: "SparkSession", run_dir: "Path") -> Drawing:
     """Publications withheld from a subscription made during a partition, and their end."""
-    run = _run_for(spark, run_dir, "exclusions")
+    run = load_run_about(spark, run_dir, "exclusions")
     draws = run.table(spark, "exclusions")
     return draw_exclusions(
         run, exclusions_by_partition(draws).collect(), gate_openings(draws).collect()
@@ -239,12 +238,12 @@ def draw_exclusions(run: ExperimentRun, rows: Sequence[Row], openings: Sequence[
         f"open {metrics['open_longest_ms'].value:,.0f} ms after the heal at the latest: that is "
         "the timeout of an attempt to dial a silent broker, before the next attempt."
     )
-    return _drawing(run, rows, figure, caption, metrics)
+    return drawing_of_rows(run, rows, figure, caption, metrics)
 
 
 def queue(spark: "SparkSession", run_dir: "Path") -> Drawing:
     """Publications that wait at the broker before failed brokers, over time."""
-    run = _run_for(spark, run_dir, "queue")
+    run = load_run_about(spark, run_dir, "queue")
     return draw_queue(run, queue_over_time(run.table(spark, "queues")).collect())
 
 
@@ -283,7 +282,7 @@ def draw_queue(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         "barrier all publications are queued, and all of them were delivered within "
         f"{metrics['drained_s'].value:.1f} s of the heal."
     )
-    return _drawing(run, rows, figure, caption, metrics)
+    return drawing_of_rows(run, rows, figure, caption, metrics)
 
 
 FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
@@ -389,34 +388,6 @@ LEFT_IN_FLIGHT = 2
 
 
 # --- Rows, panels, words --------------------------------------------------------------------
-
-
-def _run_for(spark: "SparkSession", run_dir: "Path", question: str) -> ExperimentRun:
-    run = load_experiment_run(spark, run_dir)
-    wanted_question = run.experiment.get("question")
-    if wanted_question != question:
-        raise ResultsError(
-            f"{run.folder}: the run is about {wanted_question!r}, the figure {question!r}"
-        )
-    return run
-
-
-def _drawing(
-    run: ExperimentRun,
-    rows: Sequence[Row],
-    figure: "Figure",
-    caption: str,
-    metrics: Mapping[str, Metric],
-) -> Drawing:
-    return Drawing(
-        figure=figure,
-        columns=[*rows[0].asDict()],
-        rows=[[*row] for row in rows],
-        caption=caption,
-        scale=dict(run.manifest["scale"]),
-        metrics=metrics,
-        run_ids=(run.run_id,),
-    )
 
 
 def _figure(panels: int, width_inches: float) -> "tuple[Figure, list[Axes]]":

@@ -13,8 +13,10 @@ from results.papers.dft11.connectivity import mean_interval
 from results.papers.dft11.figures import tree_words
 from results.papers.experiment_runs import (
     ExperimentRun,
+    drawing_of_rows,
     has_verdict,
     load_experiment_run,
+    load_run_about,
     plan_for_experiment,
 )
 from results.tables.json_files import IntegrityError, ResultsError
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 
 DRAW = ("fanout", "delta", "failed", "run")
+SUMS = ("violations", "withheld", "suppressed", "unexplained", "duplicates", "resent")
 
 
 def delivered_percent(
@@ -50,30 +53,10 @@ def delivered_percent(
     """
     from pyspark.sql import functions as F
 
-    counted = brokers.groupBy(*DRAW).agg(
-        F.count("*").alias("live"),
-        F.sum("published").alias("published"),
-        F.sum("deliveries").alias("deliveries"),
-    )
-    pairs = connectivity.select(
-        *DRAW,
-        (2 * F.col("live_pairs")).alias("pairs"),
-        (2 * (F.col("live_pairs") - F.col("disconnected_pairs"))).alias("connected"),
-    )
-    sums = ("violations", "withheld", "suppressed", "unexplained", "duplicates", "resent")
-    judged = points.select(*DRAW, *sums)
-    expected = F.col("published") * F.col("live")
-    bound = 100.0 * (F.col("connected") + F.col("live")) / (F.col("pairs") + F.col("live"))
-    draws = (
-        counted.join(pairs, [*DRAW])
-        .join(judged, [*DRAW])
-        .withColumn("expected", expected)
-        .withColumn("percent", 100.0 * F.col("deliveries") / F.col("expected"))
-        .withColumn("bound", bound)
-    )
     interval = F.udf(_interval, "struct<low: double, high: double>", useArrow=False)
     return (
-        draws.groupBy("fanout", "delta", "failed")
+        _draws(points, brokers, connectivity)
+        .groupBy("fanout", "delta", "failed")
         .agg(
             F.count("*").cast("int").alias("runs"),
             F.avg("published").alias("published"),
@@ -82,7 +65,7 @@ def delivered_percent(
             F.sort_array(F.collect_list("percent")).alias("percents"),
             F.avg("bound").alias("bound_percent"),
             F.max(F.col("percent") - F.col("bound")).alias("over_bound_percent"),
-            *(F.sum(name).alias(name) for name in sums),
+            *(F.sum(name).alias(name) for name in SUMS),
         )
         .withColumn("interval", interval("percents"))
         .select(
@@ -101,9 +84,33 @@ def delivered_percent(
             F.col("interval.high").alias("high_percent"),
             "bound_percent",
             "over_bound_percent",
-            *sums,
+            *SUMS,
         )
         .orderBy("fanout", "delta", "failed")
+    )
+
+
+def _draws(points: "DataFrame", brokers: "DataFrame", connectivity: "DataFrame") -> "DataFrame":
+    """Return a row per draw: delivered and expected publications, the bound, and SUMS."""
+    from pyspark.sql import functions as F
+
+    counted = brokers.groupBy(*DRAW).agg(
+        F.count("*").alias("live"),
+        F.sum("published").alias("published"),
+        F.sum("deliveries").alias("deliveries"),
+    )
+    pairs = connectivity.select(
+        *DRAW,
+        (2 * F.col("live_pairs")).alias("pairs"),
+        (2 * (F.col("live_pairs") - F.col("disconnected_pairs"))).alias("connected"),
+    )
+    bound = 100.0 * (F.col("connected") + F.col("live")) / (F.col("pairs") + F.col("live"))
+    return (
+        counted.join(pairs, [*DRAW])
+        .join(points.select(*DRAW, *SUMS), [*DRAW])
+        .withColumn("expected", F.col("published") * F.col("live"))
+        .withColumn("percent", 100.0 * F.col("deliveries") / F.col("expected"))
+        .withColumn("bound", bound)
     )
 
 
@@ -258,7 +265,7 @@ def fig10(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
     Paper: [DFT11] §IX-B, Fig. 10.
     """
-    run = _run_for(spark, run_dir)
+    run = load_run_about(spark, run_dir, "deliveries")
     points, brokers = run.table(spark, "simulated_points"), run.table(spark, "simulated_brokers")
     check_tables_agree(points, brokers, run.table(spark, "simulated_seconds"))
     rows = delivered_percent(points, brokers, run.table(spark, "connectivity"))
@@ -297,20 +304,12 @@ def draw_fig10(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
             title=f"delivered with {most} failed", loc="center left", bbox_to_anchor=(1.0, 0.5)
         )
     panels[min(panels)].set_ylabel("delivered (% of what live brokers should get)")
-    return Drawing(
-        figure=figure,
-        columns=[*rows[0].asDict()],
-        rows=[[*row] for row in rows],
-        caption=_caption(run, rows),
-        scale=dict(run.manifest["scale"]),
-        metrics=dict(_metrics(rows)),
-        run_ids=(run.run_id,),
-    )
+    return drawing_of_rows(run, rows, figure, _caption(run, rows), dict(_metrics(rows)))
 
 
 def fig10_seconds(spark: "SparkSession", run_dir: "Path") -> Drawing:
     """Deliveries per second within figure 10's window, with the most failures, per δ."""
-    run = _run_for(spark, run_dir)
+    run = load_run_about(spark, run_dir, "deliveries")
     rows = deliveries_per_second(run.table(spark, "simulated_seconds")).collect()
     return draw_fig10_seconds(run, rows)
 
@@ -336,18 +335,11 @@ def draw_fig10_seconds(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         axes.set_ylim(bottom=0)
         axes.legend(loc="upper left")
     panels[min(panels)].set_ylabel("deliveries so far")
-    return Drawing(
-        figure=figure,
-        columns=[*rows[0].asDict()],
-        rows=[[*row] for row in rows],
-        caption=(
-            f"Deliveries within the window of figure 10 over time, {tree_words(run)}, with {most} "
-            f"of them failed {_failure_time(run)}. The paper gives no such series."
-        ),
-        scale=dict(run.manifest["scale"]),
-        metrics={},
-        run_ids=(run.run_id,),
+    caption = (
+        f"Deliveries within the window of figure 10 over time, {tree_words(run)}, with {most} "
+        f"of them failed {_failure_time(run)}. The paper gives no such series."
     )
+    return drawing_of_rows(run, rows, figure, caption, {})
 
 
 FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
@@ -437,13 +429,3 @@ def _deltas(rows: Sequence[Row]) -> list[int]:
 
 def _line(rows: Sequence[Row], fanout: int, delta: int) -> list[Row]:
     return [row for row in rows if (row.fanout, row.delta) == (fanout, delta)]
-
-
-def _run_for(spark: "SparkSession", run_dir: "Path") -> ExperimentRun:
-    run = load_experiment_run(spark, run_dir)
-    wanted_question = run.experiment.get("question")
-    if wanted_question != "deliveries":
-        raise ResultsError(
-            f"{run.folder}: the run is about {wanted_question!r}, the figure 'deliveries'"
-        )
-    return run

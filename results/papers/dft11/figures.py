@@ -18,7 +18,7 @@ from results.papers.dft11.connectivity import (
     protocol_agreement,
     session_distribution,
 )
-from results.papers.experiment_runs import ExperimentRun, load_experiment_run
+from results.papers.experiment_runs import ExperimentRun, drawing_of_rows, load_run_about
 from results.tables.json_files import ResultsError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def fig9(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
     Paper: [DFT11] §IX-A, Fig. 9.
     """
-    run = _run_for(spark, run_dir, "connectivity")
+    run = load_run_about(spark, run_dir, "connectivity")
     return draw_fig9(run, compute_disconnected_percent(run.table(spark, "connectivity")).collect())
 
 
@@ -69,15 +69,8 @@ def draw_fig9(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         axes.set_ylim(bottom=0)
         axes.legend(title=f"lost with {most} failed", loc="upper left")
     panels[min(panels)].set_ylabel("pairs of live brokers cut off (%)")
-    return Drawing(
-        figure=figure,
-        columns=[*rows[0].asDict()],
-        rows=[[*row] for row in rows],
-        caption=_fig9_caption(run, rows),
-        scale=_scale(run),
-        metrics=dict(_fig9_metrics(by_line)),
-        run_ids=(run.run_id,),
-    )
+    metrics = dict(_fig9_metrics(by_line))
+    return drawing_of_rows(run, rows, figure, _fig9_caption(run, rows), metrics)
 
 
 def fig11(spark: "SparkSession", run_dir: "Path") -> Drawing:
@@ -85,7 +78,7 @@ def fig11(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
     Paper: [DFT11] §IX-C, Fig. 11.
     """
-    run = _run_for(spark, run_dir, "neighbourhoods")
+    run = load_run_about(spark, run_dir, "neighbourhoods")
     return draw_fig11(run, neighbourhood_distribution(run.table(spark, "neighbourhoods")).collect())
 
 
@@ -106,15 +99,8 @@ def draw_fig11(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         plain_log_axis(axes, (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000), 0.9, 1.1 * largest)
         axes.legend(title="largest", loc="lower right")
     panels[min(panels)].set_ylabel("share of brokers with at most so many")
-    return Drawing(
-        figure=figure,
-        columns=[*rows[0].asDict()],
-        rows=[[*row] for row in rows],
-        caption=_fig11_caption(run, by_line),
-        scale=_scale(run),
-        metrics=dict(_distribution_metrics(by_line, "neighbours", ("fanout", "delta"))),
-        run_ids=(run.run_id,),
-    )
+    metrics = dict(_distribution_metrics(by_line, "neighbours", ("fanout", "delta")))
+    return drawing_of_rows(run, rows, figure, _fig11_caption(run, by_line), metrics)
 
 
 def fig12(spark: "SparkSession", run_dir: "Path") -> Drawing:
@@ -122,7 +108,10 @@ def fig12(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
     Paper: [DFT11] §IX-D, Fig. 12.
     """
-    run = _run_for(spark, run_dir, "active-sessions")
+    run = load_run_about(spark, run_dir, "active-sessions")
+    deltas = run.experiment["deltas"]
+    if len(deltas) > 1:
+        raise ResultsError(f"{run.folder}: deltas = {deltas}; the figure shows one δ")
     sessions = run.table(spark, "active_sessions")
     agreements = [row.equal for row in protocol_agreement(sessions).collect()]
     return draw_fig12(run, session_distribution(sessions).collect(), agreements)
@@ -149,19 +138,12 @@ def draw_fig12(run: ExperimentRun, rows: Sequence[Row], agreed: Sequence[bool]) 
         plain_log_axis(axes, (1, 2, 3, 5, 7, 10, 20, 50, 100, 200, 500, 1000), 0.9, 1.1 * largest)
         axes.legend(title="mean, most", loc="lower right")
     panels[min(panels)].set_ylabel("share of live brokers with at most so many")
-    return Drawing(
-        figure=figure,
-        columns=[*rows[0].asDict()],
-        rows=[[*row] for row in rows],
-        caption=_fig12_caption(run, by_line, agreed),
-        scale=_scale(run),
-        metrics={
-            **dict(_fig12_metrics(by_line)),
-            "draws_the_protocol_ran_in": Metric(len(agreed)),
-            "draws_where_the_protocol_differs": Metric(len(agreed) - sum(agreed)),
-        },
-        run_ids=(run.run_id,),
-    )
+    metrics = {
+        **dict(_fig12_metrics(by_line)),
+        "draws_the_protocol_ran_in": Metric(len(agreed)),
+        "draws_where_the_protocol_differs": Metric(len(agreed) - sum(agreed)),
+    }
+    return drawing_of_rows(run, rows, figure, _fig12_caption(run, by_line, agreed), metrics)
 
 
 FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
@@ -335,23 +317,6 @@ def _percent(value: float) -> str:
 
 
 # --- Rows and panels ------------------------------------------------------------------------
-
-
-def _run_for(spark: "SparkSession", run_dir: "Path", question: str) -> ExperimentRun:
-    run = load_experiment_run(spark, run_dir)
-    wanted_question = run.experiment.get("question")
-    if wanted_question != question:
-        raise ResultsError(
-            f"{run.folder}: the run is about {wanted_question!r}, the figure {question!r}"
-        )
-    deltas = run.experiment["deltas"]
-    if question == "active-sessions" and len(deltas) > 1:
-        raise ResultsError(f"{run.folder}: deltas = {deltas}; the figure shows one δ")
-    return run
-
-
-def _scale(run: ExperimentRun) -> dict[str, Any]:
-    return dict(run.manifest["scale"])
 
 
 def _group(rows: Sequence[Row], *names: str) -> dict[Point, list[Row]]:

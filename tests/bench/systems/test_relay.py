@@ -14,7 +14,7 @@ from bench.systems.jetstream.driver import SYSTEM as JETSTREAM
 from bench.systems.rabbitmq.driver import SYSTEM as RABBITMQ
 from bench.systems.relay import Relay, _pair, serve_direction
 from brokerd.sessions.link_faults import LinkFault
-from fault_injection.apply.injector import Fault
+from fault_injection.apply.interface import Fault
 from fault_injection.schedule.schedule import FaultSchedule, read_schedule
 from fault_injection.schedule.targets import Target
 from tests.helpers.patience import PATIENCE_S

@@ -20,8 +20,8 @@ from brokerd.protocols.interface import Effect, MessageReceived, Send, SessionEs
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.simulator.search.plan import read_plan
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.search.seed_report import SeedReport
-from brokerd.simulator.search.swarm import PlanRun
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.durable_cores import core_of, handle, relay
 from tests.helpers.gryphon_stories import cells

@@ -17,7 +17,7 @@ from brokerd.protocols.gryphon import EVENT_BYTES, IntervalSet, Stream, weight_b
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.search.plan import read_plan
-from brokerd.simulator.search.swarm import PlanRun
+from brokerd.simulator.search.plan_run import PlanRun
 from tests.helpers.durable_stories import DurableStory, fails
 
 MUTANTS = bugs_of("durable")

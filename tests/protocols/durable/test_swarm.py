@@ -9,7 +9,8 @@ from brokerd.simulator.checks.protocol_checks import marks_of, planning_of
 from brokerd.simulator.named_bugs import bugs_of
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
 from brokerd.simulator.search.plan import read_plan
-from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, run_seed
+from brokerd.simulator.search.plan_run import PlanRun
+from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from tests.helpers.seeds import seeds_of_the_mix
 
 MUTANTS = bugs_of("durable")

@@ -11,8 +11,9 @@ from brokerd.simulator.checks.growth import sizes_of
 from brokerd.simulator.checks.marks import MarkStep
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.search.plan import read_plan
+from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.search.seed_report import SeedReport
-from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, run_seed
+from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from brokerd.simulator.world.clock import TimedSchedule, WallClocks
 from brokerd.simulator.world.views import BrokerView
 from brokerd.units import SECOND_NS

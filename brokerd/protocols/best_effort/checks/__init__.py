@@ -12,11 +12,7 @@ from brokerd.protocols.best_effort.messages import (
     SubscriptionsWithdrawn,
 )
 from brokerd.protocols.interface import Effect, Event, MessageReceived, Send
-from brokerd.simulator.checks.protocol_checks import (
-    CheckedWorld,
-    ProtocolChecks,
-    SimulatedProtocol,
-)
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, SimulatedProtocol
 from brokerd.simulator.checks.step_text import Wording
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView

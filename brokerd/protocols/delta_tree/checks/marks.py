@@ -332,7 +332,7 @@ MARKS = (
     ),
     Mark(
         "log-republished",
-        "publications came from the log of a restarted broker",
+        "a restarted broker read publications from its log",
         seeds=60,
         on=(Started,),
         when=lambda step: any(ends.first < ends.next for ends in step.event.logs.values()),

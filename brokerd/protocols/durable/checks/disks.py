@@ -302,7 +302,9 @@ class DurableChecks(GryphonChecks):
             announced = [
                 self._announced.get((each, stream.identity), 0) for each in self._list_hosts(core)
             ]
-            released = min([_released_tick(broker, stream.identity, came=False), *announced])
+            released = min(
+                [_released_tick(broker, stream.identity, with_arrivals=False), *announced]
+            )
             kept = stream.knowledge.events
             bound = core.retention.policy(stream.identity).most_bytes
             kept_bytes = kept.payload_bytes + EVENT_BYTES * kept.events
@@ -361,17 +363,17 @@ def _join(one: RetentionPolicy | None, other: RetentionPolicy) -> RetentionPolic
     return RetentionPolicy(min(ages_ns, default=0), max(one.most_bytes, other.most_bytes))
 
 
-def _released_tick(broker: BrokerView, stream: StreamId, *, came: bool = True) -> float:
+def _released_tick(broker: BrokerView, stream: StreamId, *, with_arrivals: bool = True) -> float:
     """Return the tick that all subscribers at a broker have released, from its disk.
 
     Args:
-        came: True includes subscriptions that arrived with less than was released here before.
+        with_arrivals: include subscriptions that arrived with less than was released here before.
     """
     key = key_of(stream)
     subscriptions = [
         identity
         for identity, _, _, unmatched, *_ in broker.rows_of("subscriptions").values()
-        if came or key not in [each for each, *_ in unmatched]
+        if with_arrivals or key not in [each for each, *_ in unmatched]
     ]
     if not subscriptions:
         return inf

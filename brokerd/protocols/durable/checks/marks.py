@@ -5,13 +5,7 @@
 
 from collections.abc import Sequence
 
-from brokerd.model.client_messages import (
-    ConsumedCommitted,
-    Consuming,
-    Deliveries,
-    Gap,
-    Silence,
-)
+from brokerd.model.client_messages import ConsumedCommitted, Consuming, Deliveries, Gap, Silence
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.messages import Deferred, Fetch, Fetched, LetGo
@@ -214,7 +208,7 @@ MARKS = (
     ),
     Mark(
         "decommissioned-broker-refused",
-        "a decommissioned broker came back, and ended",
+        "a decommissioned broker returned, and ended",
         seeds=40,
         by=(Shutdown,),
         when=lambda step: len(step.acts[Shutdown]),

@@ -13,15 +13,7 @@ from brokerd.protocols.durable.filtering_subsystem import NO_RECORD, MatchRecord
 from brokerd.protocols.durable.state import DurableSubscription
 from brokerd.protocols.gryphon import LOG
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
-from brokerd.protocols.interface import (
-    Append,
-    Chop,
-    Effect,
-    Event,
-    RecordsRead,
-    Started,
-    Truncate,
-)
+from brokerd.protocols.interface import Append, Chop, Effect, Event, RecordsRead, Started, Truncate
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.world.views import BrokerView

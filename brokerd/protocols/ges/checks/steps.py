@@ -31,14 +31,7 @@ from brokerd.protocols.ges.checks.starts import StartChecks
 from brokerd.protocols.ges.messages import SYSTEM, GraphStated, Path, RoutedPublications, Target
 from brokerd.protocols.ges.profile_graph import Profiles
 from brokerd.protocols.ges.units import Place, Unit, is_inside
-from brokerd.protocols.interface import (
-    Commit,
-    Effect,
-    Event,
-    LogEffect,
-    MessageReceived,
-    Send,
-)
+from brokerd.protocols.interface import Commit, Effect, Event, LogEffect, MessageReceived, Send
 from brokerd.protocols.parts.clients.progress import PUBLISHER_PROGRESS
 from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
@@ -64,9 +57,9 @@ class GesChecks(ProtocolChecks):
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[ClientId, int]]:
         self._starts.step(broker, event, effects)
-        came: dict[tuple[int, Unit, Unit], None] = {}
+        received: dict[tuple[int, Unit, Unit], None] = {}
         if type(event) is MessageReceived and type(event.message) is RoutedPublications:
-            came = {_describe(target): None for target in event.message.targets}
+            received = {_describe(target): None for target in event.message.targets}
         elif (
             type(event) is MessageReceived
             and type(event.message) is GraphStated
@@ -79,7 +72,7 @@ class GesChecks(ProtocolChecks):
                 for target in effect.message.targets:
                     for way in target.frames:
                         _check_way(broker, way)
-                    decided = _describe(target) not in came and target.skip == SYSTEM
+                    decided = _describe(target) not in received and target.skip == SYSTEM
                     if target.level == 0 and decided:
                         self._check_wanted(broker, target.unit, effect.message.run)
         return ()

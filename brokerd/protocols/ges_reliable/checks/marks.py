@@ -11,14 +11,7 @@ from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.ges.checks.marks import MEMBER_MARKS
 from brokerd.protocols.ges.messages import ClientsCounted
 from brokerd.protocols.ges.units import hierarchy_from
-from brokerd.protocols.ges_reliable.messages import (
-    Change,
-    Events,
-    Fetch,
-    Fetched,
-    Key,
-    Store,
-)
+from brokerd.protocols.ges_reliable.messages import Change, Events, Fetch, Fetched, Key, Store
 from brokerd.protocols.interface import (
     Chop,
     DeadlineReached,

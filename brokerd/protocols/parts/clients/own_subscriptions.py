@@ -28,17 +28,13 @@ from brokerd.model.identity import ClientId, Peer, StreamId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
+from brokerd.protocols.parts.clients.lost_state import gaps_of_older_copy
 from brokerd.protocols.parts.clients.progress import (
     SUBSCRIBER_PROGRESS,
     list_unstated,
     read_progress,
 )
-from brokerd.protocols.parts.clients.table import (
-    Admission,
-    ClientTable,
-    HostedClient,
-    gaps_of_older_copy,
-)
+from brokerd.protocols.parts.clients.table import Admission, ClientTable, HostedClient
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.records import predicate_row, read_predicate

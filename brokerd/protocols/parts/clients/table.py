@@ -30,10 +30,11 @@ from brokerd.model.client_messages import (
     Unsubscribed,
 )
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, StreamId
-from brokerd.model.losses import OLDER_COPY, STATE_LOST, has_marker, marker
+from brokerd.model.losses import STATE_LOST, has_marker, marker
 from brokerd.model.predicate import NOTHING, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import LOSS_PROVED, Change, Commit, Instant
+from brokerd.protocols.parts.clients.lost_state import lost_range, older_copy
 from brokerd.protocols.parts.clients.progress import (
     PUBLISHER_PROGRESS,
     WRITE,
@@ -55,8 +56,6 @@ NO_PEER: Final = -1
 
 LINGER: Final = "linger"
 """Purpose of the deadline at which a client's subscriptions end."""
-
-_NOWHERE: Final[Mapping[StreamId, int]] = {}
 
 
 class ClientParameters(Protocol):
@@ -539,50 +538,3 @@ class ClientTable(Generic[Client]):
         """Report the end of a subscription, or of all for number 0, if the session is current."""
         if client.session == session:
             self._machine.send(client.name, Unsubscribed(number))
-
-
-def older_copy(name: ClientId, highest: int, received: int) -> str:
-    """Return the refusal of a publisher that continues from an older copy of its state.
-
-    Args:
-        highest: the last number that the publisher has assigned.
-        received: the last number of its source that brokers have.
-    """
-    return (
-        f"publisher {name!r} continues behind {highest}, and has published up to {received}: its "
-        "store is an older copy; start it without the store"
-    )
-
-
-def gaps_of_older_copy(
-    number: int,
-    acknowledged: Mapping[StreamId, int],
-    stated: Iterable[tuple[StreamId, int]],
-    begins_after: Mapping[StreamId, int] = _NOWHERE,
-) -> tuple[Gap, ...]:
-    """Return the gaps of a subscription whose client has acknowledged more than it states.
-
-    The client's state is an older copy, and no broker keeps acknowledged publications.
-
-    Args:
-        acknowledged: by stream, the last acknowledged position.
-        stated: the positions that the client states.
-        begins_after: by stream, the position behind which the subscription began, if the client
-            does not state it.
-    """
-    had = {**begins_after, **dict(stated)}
-    return tuple(
-        Gap((number,), stream, had.get(stream, 0) + 1, last, OLDER_COPY)
-        for stream, last in acknowledged.items()
-        if had.get(stream, 0) < last
-    )
-
-
-def lost_range(durable: int | None, next_sequence: int) -> range | None:
-    """Return the publications of a source that were acknowledged and are not on disk, if any.
-
-    All numbers below `next_sequence` were acknowledged, as the publisher states when it connects.
-    """
-    if durable is None or next_sequence <= durable + 1:
-        return None
-    return range(durable + 1, next_sequence)

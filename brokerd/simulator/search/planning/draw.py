@@ -23,12 +23,7 @@ from brokerd.simulator.search.move import Move
 from brokerd.simulator.search.moves import FaultInjection
 from brokerd.simulator.search.plan import BrokenLink, Plan
 from brokerd.simulator.search.planning.compounds import BEFORE_COMPOUNDS, draw_compounds
-from brokerd.simulator.search.planning.draft import (
-    Draft,
-    draw_alike,
-    draw_parameters,
-    draw_wire,
-)
+from brokerd.simulator.search.planning.draft import Draft, draw_alike, draw_parameters, draw_wire
 from brokerd.simulator.search.planning.faults import (
     draw_broken,
     draw_kinds,
