@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.compiled import compile_all, stale
-from tests.helpers.workers import LONGEST, SPARK, describe_shares, next_file, uses_spark
+from tests.helpers.workers import (
+    LAB,
+    LONGEST,
+    SPARK,
+    describe_shares,
+    next_file,
+    unit_of,
+    uses_spark,
+    waits,
+)
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("build.lock", "requirements.lock")
@@ -105,6 +114,16 @@ def test_files_that_use_spark_are_distinguished_from_others() -> None:
 
 def test_the_files_that_are_begun_first_are_there() -> None:
     assert [name for name in LONGEST if not (ROOT / "tests" / f"{name}.py").is_file()] == []
+
+
+def test_files_that_share_test_hosts_or_spark_run_at_one_worker() -> None:
+    lab = {unit_of(f"tests/lab/{name}.py") for name in ("test_interrupted", "test_over_ssh")}
+    assert lab == {LAB}
+    assert waits(LAB)
+    assert unit_of("tests/results/test_checks.py") == SPARK
+    assert not waits(SPARK)
+    alone = "tests/end_to_end/test_bench.py"
+    assert unit_of(alone) == alone
 
 
 def test_as_many_workers_as_cores_take_files_that_do_not_wait() -> None:

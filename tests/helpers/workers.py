@@ -18,18 +18,20 @@ BY_FILE: Final = "loadfile"
 SPARK: Final = "spark"
 ARCHITECTURE: Final = "architecture"
 """A folder whose tests parse all modules, and share the trees."""
+LAB: Final = "lab"
+"""A folder whose tests share test hosts; the program is installed on them once."""
 
 LONGEST: Final = (
     "protocols/gryphon/test_swarm",
     "simulator/test_swarm",
     "protocols/durable/test_disk_crashes",
+    "lab/test_interrupted",
+    "lab/test_over_ssh",
     "end_to_end/test_bench",
     "end_to_end/test_deploy",
     "protocols/durable/test_swarm",
     "protocols/test_foreign_protocol",
     "end_to_end/test_foreign_protocol",
-    "lab/test_interrupted",
-    "lab/test_over_ssh",
     "pubsubctl/test_simulate",
     "simulator/test_mutants",
     "simulator/test_plans",
@@ -81,7 +83,7 @@ class FilesOfWorkers(LoadScopeScheduling):
     """Files for workers: a file runs at one worker, in order, and Spark's files at the same worker.
 
     A Spark session per worker would be as many Java machines of some gigabytes, each with a
-    warm-up.
+    warm-up. Likewise test hosts: each worker would install the program on hosts of its own.
 
     Tests of real processes mostly wait. As many workers as there are cores take other files while
     some remain; if all workers waited, the cores would idle.
@@ -90,10 +92,7 @@ class FilesOfWorkers(LoadScopeScheduling):
     _places: dict[str, int] | None = None
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        if file.startswith(f"tests/{ARCHITECTURE}/"):
-            return ARCHITECTURE
-        return SPARK if uses_spark(file) else file
+        return unit_of(nodeid.partition("::")[0])
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         assert self.collection is not None
@@ -110,6 +109,14 @@ class FilesOfWorkers(LoadScopeScheduling):
         node.send_runtest_some(
             [self._places[test] for test, is_over in tests.items() if not is_over]
         )
+
+
+def unit_of(file: str) -> str:
+    """Return the name of the files that one worker runs together: the file's own, or a group's."""
+    for folder in (ARCHITECTURE, LAB):
+        if file.startswith(f"tests/{folder}/"):
+            return folder
+    return SPARK if uses_spark(file) else file
 
 
 def next_file(files: Iterable[str], running: Iterable[str], most_waiting: int) -> str:
@@ -164,6 +171,6 @@ def uses_spark(file: str) -> bool:
 @cache
 def waits(file: str) -> bool:
     """Return whether the tests of this file start real processes, and mostly wait for them."""
-    if file in (SPARK, ARCHITECTURE):
-        return False
+    if file in (SPARK, ARCHITECTURE, LAB):
+        return file == LAB
     return _WAITS.search((ROOT / file).read_text(encoding="utf-8")) is not None
