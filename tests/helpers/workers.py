@@ -1,5 +1,6 @@
 """The distribution of tests over the workers of `make test`."""
 
+import ast
 import os
 import re
 from collections import Counter
@@ -22,6 +23,7 @@ LAB: Final = "lab"
 """A folder whose tests share test hosts; the program is installed on them once."""
 
 LONGEST: Final = (
+    "results/test_false_witnesses",
     "protocols/gryphon/test_swarm",
     "simulator/test_swarm",
     "protocols/durable/test_disk_crashes",
@@ -92,7 +94,7 @@ class FilesOfWorkers(LoadScopeScheduling):
     _places: dict[str, int] | None = None
 
     def _split_scope(self, nodeid: str) -> str:
-        return unit_of(nodeid.partition("::")[0])
+        return unit_of(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         assert self.collection is not None
@@ -111,12 +113,22 @@ class FilesOfWorkers(LoadScopeScheduling):
         )
 
 
-def unit_of(file: str) -> str:
-    """Return the name of the files that one worker runs together: the file's own, or a group's."""
+def unit_of(nodeid: str) -> str:
+    """Return the name of the tests that one worker runs together: a file's, or a group's.
+
+    Of a file of `results`, only the tests with Spark run among Spark's; otherwise most of the time
+    of Spark's worker is that of other tests. Commands of `pubsubctl` may start a session in a test
+    without the fixture.
+    """
+    file, _, test = nodeid.partition("::")
     for folder in (ARCHITECTURE, LAB):
         if file.startswith(f"tests/{folder}/"):
             return folder
-    return SPARK if uses_spark(file) else file
+    if not uses_spark(file):
+        return file
+    function = test.partition("[")[0].rpartition("::")[2]
+    is_apart = file.startswith("tests/results/") and function not in _functions_with_spark(file)
+    return file if is_apart else SPARK
 
 
 def next_file(files: Iterable[str], running: Iterable[str], most_waiting: int) -> str:
@@ -155,10 +167,9 @@ def describe_shares(reports: Iterable[pytest.TestReport]) -> Iterator[str]:
 
 def begins_with(item: pytest.Item) -> int:
     """Return the place of a test's file: Spark's, then the longest, then all others."""
-    file = item.nodeid.partition("::")[0]
-    if uses_spark(file):
+    if unit_of(item.nodeid) == SPARK:
         return -1
-    name = file.removeprefix("tests/").removesuffix(".py")
+    name = item.nodeid.partition("::")[0].removeprefix("tests/").removesuffix(".py")
     return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
@@ -166,6 +177,30 @@ def begins_with(item: pytest.Item) -> int:
 def uses_spark(file: str) -> bool:
     """Return whether a function of this file requires the Spark session."""
     return _USES_SPARK.search((ROOT / file).read_text(encoding="utf-8")) is not None
+
+
+@cache
+def _functions_with_spark(file: str) -> frozenset[str]:
+    """Return the functions of a file that require the Spark session, by a fixture or themselves.
+
+    In a file that starts sessions itself, these are all functions.
+    """
+    text = (ROOT / file).read_text(encoding="utf-8")
+    functions = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    if "spark_session" in text:
+        return frozenset(each.name for each in functions)
+    wanted = {
+        each.name: {argument.arg for argument in (*each.args.args, *each.args.kwonlyargs)}
+        for each in functions
+    }
+    found = {SPARK}
+    while more := {name for name, names in wanted.items() if names & found} - found:
+        found |= more
+    return frozenset(found)
 
 
 @cache
