@@ -56,8 +56,8 @@ test: setup ## run the whole test suite on all cores, what takes longest first
 	@$(BIN)/python -m pytest -m "not report" -n $(WORKERS) --dist loadfile \
 	    --no-loadscope-reorder --draw-bugs=new $(TEST_OPTIONS)
 
-bugs: setup ## plant every named bug; `make test` plants a third per run
-	@$(BIN)/python -m pytest -m drawn -n $(WORKERS) $(TEST_OPTIONS)
+bugs: setup ## plant every named bug, run every sampled test; `make test` draws a third of both
+	@$(BIN)/python -m pytest -m "drawn or sampled" -n $(WORKERS) $(TEST_OPTIONS)
 
 lab-long: setup ## run the tests on test hosts at full length; prints the table of kills
 	@$(BIN)/python -m pytest -m lab --lab-long $(TEST_OPTIONS)

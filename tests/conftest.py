@@ -44,13 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         config.option.draw_bugs, config.option.draw_bugs_changed = config.workerinput["draw_bugs"]
+    elif config.option.keyword:
+        config.option.draw_bugs = drawn.ALL
     elif config.option.draw_bugs != drawn.ALL:
-        changed = drawn.changes(drawn.all_edits())
-        if config.option.keyword or changed is None:
-            config.option.draw_bugs = drawn.ALL
-        elif config.option.draw_bugs == drawn.NEW:
+        config.option.draw_bugs_changed = drawn.changes(drawn.all_edits())
+        if config.option.draw_bugs == drawn.NEW:
             config.option.draw_bugs = drawn.new_seed()
-        config.option.draw_bugs_changed = changed
 
 
 @pytest.hookimpl(optionalhook=True)  # not without xdist
@@ -184,11 +183,12 @@ def _draw_bugs(config: pytest.Config, items: list[pytest.Item]) -> None:
             tests.setdefault(item.nodeid.partition("[")[0], {})[item.nodeid] = about
     seed, changed = config.option.draw_bugs, config.option.draw_bugs_changed
     taken = {row for rows in tests.values() for row in drawn.drawn_rows(rows, seed, changed)}
-    left = [item for item in items if any(item.iter_markers("drawn")) and item.nodeid not in taken]
+    left = {item for item in items if any(item.iter_markers("drawn")) and item.nodeid not in taken}
     sampled = [item for item in items if any(item.iter_markers("sampled"))]
-    left += [item for item in sampled if not drawn.is_drawn(item.nodeid, seed)]
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if item not in {*left}]
+    cases = drawn.drawn_cases([item.nodeid for item in sampled], seed)
+    left |= {item for item in sampled if item.nodeid not in cases}
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = [item for item in items if item not in left]
 
 
 def pytest_collection_finish() -> None:

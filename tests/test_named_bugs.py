@@ -19,7 +19,7 @@ from brokerd.simulator import named_bugs
 from brokerd.simulator.anchors import AnchorLost, Edit, Source, functions_of
 from brokerd.simulator.checks.protocol_checks import named_bug, simulation_of, with_bugs
 from brokerd.simulator.named_bugs import NamedBug, NoCheckout, bugs_of, edit_sources, plant
-from tests.helpers.drawn import MOST_CHANGED, changes, depends_on, drawn_rows
+from tests.helpers.drawn import MOST_CHANGED, changes, depends_on, drawn_cases, drawn_rows
 from tests.named_bugs.rows import ROWS
 
 ROOT = Path(__file__).parents[1]
@@ -372,9 +372,24 @@ def test_each_row_is_drawn_by_some_seed() -> None:
     assert set().union(*(drawn_rows(TABLE, str(seed), []) for seed in range(40))) == {*TABLE}
 
 
-@pytest.mark.parametrize("seed, changed", [("all", []), ("1", None)])
-def test_all_rows_are_planted_on_request_and_without_history(seed: str, changed: Any) -> None:
-    assert drawn_rows(TABLE, seed, changed) == {*TABLE}
+@pytest.mark.parametrize("changed", [[], None])
+def test_all_rows_are_planted_on_request(changed: Any) -> None:
+    assert drawn_rows(TABLE, "all", changed) == {*TABLE}
+
+
+def test_without_history_no_row_counts_as_changed() -> None:
+    assert drawn_rows(TABLE, "1", None) == drawn_rows(TABLE, "1", [])
+
+
+def test_a_run_takes_a_third_of_the_sampled_tests_of_each_folder() -> None:
+    cases = [f"tests/{folder}/test_a.py::test[{n}]" for folder in "ab" for n in range(9)]
+    first, other = (drawn_cases(cases, seed) for seed in ("1", "2"))
+    assert first != other
+    for folder in "ab":
+        assert sum(case.startswith(f"tests/{folder}/") for case in first) == 3
+    assert drawn_cases(reversed(cases), "1") == first
+    assert drawn_cases(cases, "all") == {*cases}
+    assert set().union(*(drawn_cases(cases, str(seed)) for seed in range(40))) == {*cases}
 
 
 def test_a_row_depends_on_its_name_and_its_functions() -> None:

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.compiled import compile_all, stale
-from tests.helpers.workers import LONGEST, SPARK, describe_shares, next_file, uses_spark
+from tests.helpers.workers import (
+    LAB,
+    LONGEST,
+    SPARK,
+    describe_shares,
+    next_file,
+    unit_of,
+    uses_spark,
+    waits,
+)
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("build.lock", "requirements.lock")
@@ -103,8 +112,32 @@ def test_files_that_use_spark_are_distinguished_from_others() -> None:
     assert not uses_spark("tests/pubsubctl/test_interrupted_spark.py"), "it starts its own"
 
 
+def test_every_test_with_the_spark_fixture_runs_among_sparks(
+    request: pytest.FixtureRequest,
+) -> None:
+    with_spark = [
+        item.nodeid
+        for item in request.session.items
+        if "spark" in getattr(item, "fixturenames", ())
+    ]
+    assert [each for each in with_spark if unit_of(each) != SPARK] == []
+
+
 def test_the_files_that_are_begun_first_are_there() -> None:
     assert [name for name in LONGEST if not (ROOT / "tests" / f"{name}.py").is_file()] == []
+
+
+def test_files_that_share_test_hosts_or_spark_run_at_one_worker() -> None:
+    lab = {unit_of(f"tests/lab/{name}.py") for name in ("test_interrupted", "test_over_ssh")}
+    assert lab == {LAB}
+    assert waits(LAB)
+    assert not waits(SPARK)
+    promises = "tests/results/test_promises.py"
+    assert unit_of(f"{promises}::test_both_agree_on_whatever_may_be_promised_and_happen") == SPARK
+    assert unit_of(f"{promises}::test_a_promise[x]") == promises
+    assert unit_of("tests/pubsubctl/test_capsules.py::test_a[x]") == SPARK
+    alone = "tests/end_to_end/test_bench.py"
+    assert unit_of(alone) == alone
 
 
 def test_as_many_workers_as_cores_take_files_that_do_not_wait() -> None:

@@ -140,6 +140,7 @@ def sidecars(run: Path) -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.sampled
 def test_clients_in_several_load_generators_have_one_history(folder: Path) -> None:
     spec = experiment(
         folder, measure="1s", load="publisher_processes = 2\nsubscriber_processes = 2"
@@ -155,6 +156,7 @@ def test_clients_in_several_load_generators_have_one_history(folder: Path) -> No
     assert (judged.verdict, judged.counts.owed) == ("VALID", outcome.online["owed"])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("protocol, verdict", [("delta_tree", "VALID"), ("best_effort", "INVALID")])
 def test_a_reconnecting_subscriber_receives_the_stored_publications(
     folder: Path, protocol: str, verdict: str
@@ -170,6 +172,7 @@ def test_a_reconnecting_subscriber_receives_the_stored_publications(
     assert (judged.counts.recovered == judged.counts.at_risk) == (verdict == "VALID")
 
 
+@pytest.mark.sampled
 def test_a_load_generator_that_is_the_limit_answers_and_is_named(folder: Path) -> None:
     """The load generator is slow on purpose: the run ends, and the result excludes the brokers."""
     spec = experiment(folder, measure="500ms", rate="500/s", window=50)
@@ -219,6 +222,7 @@ def test_a_run_without_faults_completes_without_loss(folder: Path) -> None:
     assert [line["run_id"] for line in index] == [run.name]
 
 
+@pytest.mark.sampled
 def test_two_runs_on_the_same_brokers_do_not_mix(folder: Path) -> None:
     """Client names differ between runs; leftovers of the first run are not delivered."""
     spec = experiment(folder, protocol="best_effort", measure="500ms")
@@ -239,6 +243,7 @@ def test_two_runs_on_the_same_brokers_do_not_mix(folder: Path) -> None:
         assert outcome.online["phantom"] == outcome.online["missing"] == 0
 
 
+@pytest.mark.sampled
 def test_a_stall_counts_from_when_publications_were_meant_to_be_sent(folder: Path) -> None:
     """The forwarding broker is stalled for 3 s while the window is small.
 
@@ -261,6 +266,7 @@ def test_a_stall_counts_from_when_publications_were_meant_to_be_sent(folder: Pat
     assert [(row["step"], row["state"]) for row in rows] == [("freeze-c1", "recovered")]
 
 
+@pytest.mark.sampled
 def test_a_generator_that_is_too_late_spoils_the_run(folder: Path) -> None:
     outcome, _ = carry_out(folder, experiment(folder, measure="500ms", lateness="< 1ns"))
     assert outcome.saturated
@@ -315,6 +321,7 @@ def test_an_interrupted_run_is_healed_closed_and_brought_home(folder: Path) -> N
     assert (run / "SHA256SUMS").is_file()
 
 
+@pytest.mark.sampled
 def test_a_run_that_is_interrupted_before_it_measures_is_aborted(folder: Path) -> None:
     async def at_once(bed: Testbed) -> None:
         pass
@@ -323,6 +330,7 @@ def test_a_run_that_is_interrupted_before_it_measures_is_aborted(folder: Path) -
     assert manifest_of(run)["state"] == "aborted"
 
 
+@pytest.mark.sampled
 def test_an_unreachable_drain_is_reported_in_one_sentence(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +357,7 @@ def test_an_unreachable_drain_is_reported_in_one_sentence(
     assert outcome.reasons[0] == "load-sub is not running (stopped)"
 
 
+@pytest.mark.sampled
 def test_a_load_generator_that_dies_makes_the_run_partial(folder: Path) -> None:
     """The known results are still reported."""
     spec = experiment(folder, measure="30s")

@@ -91,6 +91,7 @@ def test_a_crash_under_load_loses_publications_in_best_effort_only(
     assert wanting.counts.violations["missing"] > 0
 
 
+@pytest.mark.sampled
 def test_the_run_folder_is_the_last_line(lab: Lab) -> None:
     answer = lab.call("bench", lab.workload("smoke"), "--no-check", "-d", "1s")
     assert answer.status == 0, answer.err
@@ -100,6 +101,7 @@ def test_the_run_folder_is_the_last_line(lab: Lab) -> None:
     assert lab.left_behind() == []
 
 
+@pytest.mark.sampled
 def test_bench_uses_a_running_deployment_and_leaves_the_brokers_running(lab: Lab) -> None:
     assert lab.call("deploy", "chain3").status == 0
     before = {row["broker"]: row["pid"] for row in lab.call("status", "-j").document["brokers"]}
@@ -133,6 +135,7 @@ def test_ctrl_c_heals_faults_collects_records_and_stops_the_deployment(broken: L
     assert out == ""
 
 
+@pytest.mark.sampled
 def test_the_deployment_of_a_killed_bench_ends_with_its_lease(broken: Lab) -> None:
     process = broken.start("bench", "broken.toml", "--no-check", "-d", "60s")
     wait_until("brokers and load generators run", lambda: len(broken.processes()) >= 9)
@@ -145,6 +148,7 @@ def test_the_deployment_of_a_killed_bench_ends_with_its_lease(broken: Lab) -> No
     assert not psutil.pid_exists(process.pid)
 
 
+@pytest.mark.sampled
 def test_a_killed_series_resumes_without_manual_steps(lab: Lab) -> None:
     again = ("bench", lab.workload("smoke"), "--instances", "1", "-d", "1s", "--no-check")
     process = lab.start(*again)
@@ -162,6 +166,7 @@ def test_a_killed_series_resumes_without_manual_steps(lab: Lab) -> None:
     assert lab.left_behind() == []
 
 
+@pytest.mark.sampled
 def test_a_deployment_that_fits_not_every_point_stops_a_sweep_at_its_start(
     lab: Lab,
 ) -> None:

@@ -89,6 +89,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.sampled
 def test_clients_that_are_away_slow_and_on_the_move_get_everything_once(clients: Lab) -> None:
     disturbed = ("bench", "clients.toml", "--faults", "disturbed.toml", "--no-check", "--json")
     answer = clients.call(*disturbed)

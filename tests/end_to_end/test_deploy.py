@@ -90,6 +90,7 @@ def test_a_deployment_is_made_once_looked_at_and_leaves_nothing(lab: Lab) -> Non
     assert (again.status, "nothing was running" in again.out) == (0, True)
 
 
+@pytest.mark.sampled
 def test_another_protocol_or_topology_is_refused_while_one_runs(lab: Lab) -> None:
     assert lab.call("deploy", "chain3", "--protocol", "best_effort").status == 0
     other = lab.call("deploy", "chain3")
@@ -115,6 +116,7 @@ def test_a_broker_that_was_killed_is_started_again_by_the_next_deploy(lab: Lab) 
     }
 
 
+@pytest.mark.sampled
 def test_brokers_join_and_leave_a_running_deployment_under_load(lab: Lab) -> None:
     tree = lab.folder / "project" / "tree.toml"
     tree.write_text((ROOT / "bench" / "topologies" / "chain3.toml").read_text())
@@ -150,6 +152,7 @@ def test_brokers_join_and_leave_a_running_deployment_under_load(lab: Lab) -> Non
     assert lab.left_behind() == []
 
 
+@pytest.mark.sampled
 def test_one_address_is_not_assigned_to_two_brokers_by_two_topology_files(lab: Lab) -> None:
     """The second file lacks the first joined broker, and no broker receives the second file."""
     ring, copy = (lab.folder / "project" / name for name in ("ring.toml", "copy.toml"))
@@ -170,6 +173,7 @@ def test_one_address_is_not_assigned_to_two_brokers_by_two_topology_files(lab: L
     assert (third.status, third.err) == (2, "error: ring.toml: n3 = '1.2': n1 has it\n")
 
 
+@pytest.mark.sampled
 def test_an_unsupported_topology_change_is_refused_before_any_effect(
     lab: Lab,
 ) -> None:
@@ -191,6 +195,7 @@ def test_an_unsupported_topology_change_is_refused_before_any_effect(
     assert lab.call(*deploy, "--expect-noop").status == 0
 
 
+@pytest.mark.sampled
 def test_a_full_disk_is_named_and_a_broker_that_was_killed_waits_for_room(lab: Lab) -> None:
     with mounted_disk(lab.folder / "disk", 6) as disk:
         inventory = lab.folder / "project" / "inventories" / "local.toml"
@@ -223,6 +228,7 @@ def test_a_full_disk_is_named_and_a_broker_that_was_killed_waits_for_room(lab: L
         assert lab.call("down", "--verify").status == 0
 
 
+@pytest.mark.sampled
 def test_heal_and_deploy_replace_a_killed_agent_and_its_brokers_live_on(lab: Lab) -> None:
     assert lab.call("deploy", "chain3").status == 0
     before = {row["broker"]: row for row in lab.call("status", "-j").document["brokers"]}
@@ -252,6 +258,7 @@ def test_heal_and_deploy_replace_a_killed_agent_and_its_brokers_live_on(lab: Lab
     assert lab.left_behind() == []
 
 
+@pytest.mark.sampled
 def test_a_port_in_use_is_found_before_anything_is_started(lab: Lab) -> None:
     with socket.create_server(("127.0.0.1", OWN_PORTS[0])):
         answer = lab.call("deploy", "chain3")
@@ -262,6 +269,7 @@ def test_a_port_in_use_is_found_before_anything_is_started(lab: Lab) -> None:
     assert lab.call("deploy", "chain3").status == 0
 
 
+@pytest.mark.sampled
 def test_a_stale_process_of_an_earlier_deployment_is_named_and_left_to_down(lab: Lab) -> None:
     assert lab.call("deploy", "chain3").status == 0
     for host in ("e1", "e2"):  # as if somebody had cleaned up by hand

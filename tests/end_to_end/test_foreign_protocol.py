@@ -48,6 +48,7 @@ def ring(lab: Lab) -> Lab:
     return lab
 
 
+@pytest.mark.sampled
 def test_a_foreign_protocol_is_loaded_broken_and_judged_and_a_bug_in_it_is_seen(ring: Lab) -> None:
     load = ("bench", "flood.toml", "--faults", "broken.toml", "-d", "5s", "--no-check", "--json")
     sound = ring.call(*load)
@@ -80,6 +81,7 @@ def test_a_foreign_protocol_is_loaded_broken_and_judged_and_a_bug_in_it_is_seen(
     assert wanting.counts.missing > 0
 
 
+@pytest.mark.sampled
 def test_a_foreign_protocol_is_deployed_and_broken_by_hand(ring: Lab) -> None:
     assert ring.call("deploy", "ring.toml", "--protocol", "ring_flood").status == 0
     preview = ring.call("inject", "kill", "r2", "--preview")

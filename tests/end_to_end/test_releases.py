@@ -69,6 +69,7 @@ def assert_refused(answer: Answer, *said: str) -> None:
         assert text in answer.err
 
 
+@pytest.mark.sampled
 def test_brokers_of_a_release_without_versions_are_named_and_upgraded(lab: Lab) -> None:
     before = deploy_with(lab, (*WITHOUT_VERSIONS, *with_wire(UNVERSIONED_WIRE_VERSION)))
     earlier = "an earlier release, which reports no version"
@@ -104,6 +105,7 @@ def test_brokers_of_a_release_without_versions_are_named_and_upgraded(lab: Lab) 
     assert_current(lab)
 
 
+@pytest.mark.sampled
 def test_a_release_with_the_same_wire_version_is_upgraded_broker_by_broker(lab: Lab) -> None:
     before = deploy_with(lab, (*WITHOUT_METRICS, *with_commands(0, "0.0.9")))
     assert_refused(lab.call("deploy", "chain3"), "its agent runs 0.0.9 (wire version")
@@ -116,6 +118,7 @@ def test_a_release_with_the_same_wire_version_is_upgraded_broker_by_broker(lab: 
     assert_current(lab)
 
 
+@pytest.mark.sampled
 def test_brokers_of_another_wire_version_are_replaced_together_or_not_at_all(lab: Lab) -> None:
     before = deploy_with(lab, (*with_commands(0, "0.0.9"), *with_wire(WIRE_VERSION - 1)))
     assert "--rolling --at-once" in lab.call("status").out
@@ -135,6 +138,7 @@ def test_brokers_of_another_wire_version_are_replaced_together_or_not_at_all(lab
     assert_current(lab)
 
 
+@pytest.mark.sampled
 def test_an_agent_of_a_later_release_is_operated_by_that_release_only(lab: Lab) -> None:
     deploy_with(lab, with_commands(2, "0.2.0"))
     later = "use pubsubctl 0.2.0 there, or `pubsubctl down` to stop what runs"

@@ -15,6 +15,7 @@ def pids(lab: Lab) -> dict[str, int]:
     return {row["broker"]: row["pid"] for row in lab.call("status", "-j").document["brokers"]}
 
 
+@pytest.mark.sampled
 def test_an_older_program_is_named_and_replaced_broker_by_broker(lab: Lab) -> None:
     assert lab.call("deploy", "chain3").status == 0
     before = pids(lab)
@@ -44,6 +45,7 @@ def test_an_older_program_is_named_and_replaced_broker_by_broker(lab: Lab) -> No
     assert lab.left_behind() == []
 
 
+@pytest.mark.sampled
 def test_nothing_is_lost_or_twice_while_every_broker_is_replaced_under_load(lab: Lab) -> None:
     steady = lab.folder / "project" / lab.workload("chain3")
     steady.write_text(steady.read_text().replace('rate = "max"\nwindow = 32768', 'rate = "40/s"'))

@@ -200,6 +200,7 @@ def test_a_secured_deployment_reveals_no_secrets(secured: Lab) -> None:
     assert not list(state.rglob("tls/*"))
 
 
+@pytest.mark.sampled
 def test_a_foreign_operator_home_cannot_change_a_running_deployment(secured: Lab) -> None:
     deployed = secured.call("deploy", "chain3")
     assert deployed.status == 0, deployed.err

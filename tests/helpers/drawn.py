@@ -2,8 +2,11 @@
 
 Planting each named bug takes a tenth of the suite. With `--draw-bugs=new` a run plants a third of
 the rows of each test that is marked `drawn`, by a printed seed, and all rows that differ from
-HEAD~20 or have a function that differs, at most 120 per test. New names, comments, docstrings and
-moves of a module are no differences. Without history, all rows are planted.
+HEAD~20 or have a function that differs, at most 60 per test. New names, comments, docstrings and
+moves of a module are no differences. Without history, as in a shallow clone, nothing differs.
+
+Tests that are marked `sampled` run in one run of three: long stories and tables of similar cases.
+`make bugs` plants all rows, and runs all of these tests.
 """
 
 import ast
@@ -30,7 +33,7 @@ ALL: Final = "all"
 NEW: Final = "new"
 SHARE: Final = 3
 """One row in this many is drawn."""
-MOST_CHANGED: Final = 120
+MOST_CHANGED: Final = 60
 """Changed rows of one test in one run: a merge may touch the functions of nearly all."""
 
 _BUILT_IN: Final = frozenset(dir(builtins))
@@ -84,12 +87,27 @@ def drawn_rows(
         seed: determines the drawn third; `ALL` for all rows.
         changed: as from `changes`.
     """
-    if seed == ALL or changed is None:
+    if seed == ALL:
         return {*rows}
     random = Random(seed)
     drawn = {*random.sample(sorted(rows), -(-len(rows) // SHARE))}
-    concerned = sorted(row for row, about in rows.items() if not {*changed}.isdisjoint(about))
+    differing = {*(changed or ())}
+    concerned = sorted(row for row, about in rows.items() if not differing.isdisjoint(about))
     return drawn | {*random.sample(concerned, min(len(concerned), MOST_CHANGED))}
+
+
+def drawn_cases(cases: Iterable[str], seed: str) -> set[str]:
+    """Return the sampled tests of a run: a third of each folder, or all with `ALL`."""
+    folders: dict[str, list[str]] = {}
+    for case in sorted(cases):
+        folders.setdefault(case.partition("::")[0].rpartition("/")[0], []).append(case)
+    if seed == ALL:
+        return {case for some in folders.values() for case in some}
+    return {
+        case
+        for folder, some in folders.items()
+        for case in Random(f"{seed} {folder}").sample(some, -(-len(some) // SHARE))
+    }
 
 
 def is_drawn(case: str, seed: str) -> bool:

@@ -57,7 +57,7 @@ def run_story(row: Row, request: pytest.FixtureRequest) -> None:
     _prepare(row, request)()
 
 
-_NOT_ALWAYS: Final = {"drawn", "skip", "skipif", "xfail"}
+_NOT_ALWAYS: Final = {"drawn", "sampled", "skip", "skipif", "xfail"}
 
 
 def is_a_case(row: Row) -> bool:

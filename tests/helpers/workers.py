@@ -1,5 +1,6 @@
 """The distribution of tests over the workers of `make test`."""
 
+import ast
 import os
 import re
 from collections import Counter
@@ -18,18 +19,21 @@ BY_FILE: Final = "loadfile"
 SPARK: Final = "spark"
 ARCHITECTURE: Final = "architecture"
 """A folder whose tests parse all modules, and share the trees."""
+LAB: Final = "lab"
+"""A folder whose tests share test hosts; the program is installed on them once."""
 
 LONGEST: Final = (
+    "results/test_false_witnesses",
     "protocols/gryphon/test_swarm",
     "simulator/test_swarm",
     "protocols/durable/test_disk_crashes",
+    "lab/test_interrupted",
+    "lab/test_over_ssh",
     "end_to_end/test_bench",
     "end_to_end/test_deploy",
     "protocols/durable/test_swarm",
     "protocols/test_foreign_protocol",
     "end_to_end/test_foreign_protocol",
-    "lab/test_interrupted",
-    "lab/test_over_ssh",
     "pubsubctl/test_simulate",
     "simulator/test_mutants",
     "simulator/test_plans",
@@ -81,7 +85,7 @@ class FilesOfWorkers(LoadScopeScheduling):
     """Files for workers: a file runs at one worker, in order, and Spark's files at the same worker.
 
     A Spark session per worker would be as many Java machines of some gigabytes, each with a
-    warm-up.
+    warm-up. Likewise test hosts: each worker would install the program on hosts of its own.
 
     Tests of real processes mostly wait. As many workers as there are cores take other files while
     some remain; if all workers waited, the cores would idle.
@@ -90,10 +94,7 @@ class FilesOfWorkers(LoadScopeScheduling):
     _places: dict[str, int] | None = None
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        if file.startswith(f"tests/{ARCHITECTURE}/"):
-            return ARCHITECTURE
-        return SPARK if uses_spark(file) else file
+        return unit_of(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         assert self.collection is not None
@@ -110,6 +111,24 @@ class FilesOfWorkers(LoadScopeScheduling):
         node.send_runtest_some(
             [self._places[test] for test, is_over in tests.items() if not is_over]
         )
+
+
+def unit_of(nodeid: str) -> str:
+    """Return the name of the tests that one worker runs together: a file's, or a group's.
+
+    Of a file of `results`, only the tests with Spark run among Spark's; otherwise most of the time
+    of Spark's worker is that of other tests. Commands of `pubsubctl` may start a session in a test
+    without the fixture.
+    """
+    file, _, test = nodeid.partition("::")
+    for folder in (ARCHITECTURE, LAB):
+        if file.startswith(f"tests/{folder}/"):
+            return folder
+    if not uses_spark(file):
+        return file
+    function = test.partition("[")[0].rpartition("::")[2]
+    is_apart = file.startswith("tests/results/") and function not in _functions_with_spark(file)
+    return file if is_apart else SPARK
 
 
 def next_file(files: Iterable[str], running: Iterable[str], most_waiting: int) -> str:
@@ -148,10 +167,9 @@ def describe_shares(reports: Iterable[pytest.TestReport]) -> Iterator[str]:
 
 def begins_with(item: pytest.Item) -> int:
     """Return the place of a test's file: Spark's, then the longest, then all others."""
-    file = item.nodeid.partition("::")[0]
-    if uses_spark(file):
+    if unit_of(item.nodeid) == SPARK:
         return -1
-    name = file.removeprefix("tests/").removesuffix(".py")
+    name = item.nodeid.partition("::")[0].removeprefix("tests/").removesuffix(".py")
     return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
@@ -162,8 +180,32 @@ def uses_spark(file: str) -> bool:
 
 
 @cache
+def _functions_with_spark(file: str) -> frozenset[str]:
+    """Return the functions of a file that require the Spark session, by a fixture or themselves.
+
+    In a file that starts sessions itself, these are all functions.
+    """
+    text = (ROOT / file).read_text(encoding="utf-8")
+    functions = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    if "spark_session" in text:
+        return frozenset(each.name for each in functions)
+    wanted = {
+        each.name: {argument.arg for argument in (*each.args.args, *each.args.kwonlyargs)}
+        for each in functions
+    }
+    found = {SPARK}
+    while more := {name for name, names in wanted.items() if names & found} - found:
+        found |= more
+    return frozenset(found)
+
+
+@cache
 def waits(file: str) -> bool:
     """Return whether the tests of this file start real processes, and mostly wait for them."""
-    if file in (SPARK, ARCHITECTURE):
-        return False
+    if file in (SPARK, ARCHITECTURE, LAB):
+        return file == LAB
     return _WAITS.search((ROOT / file).read_text(encoding="utf-8")) is not None

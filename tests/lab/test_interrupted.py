@@ -110,6 +110,7 @@ def kill(lab: Controller, moment: Moment, duration_s: float) -> Kill:
     return Kill(moment.verb, after_s, said, process.returncode)
 
 
+@pytest.mark.sampled
 def test_a_killed_controller_leaves_nothing_beyond_its_lease(
     lab: Controller, request: pytest.FixtureRequest
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_killed_controller_leaves_nothing_beyond_its_lease(
     assert len(kills) == len(chosen)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("step", ["starting agents", "starting brokers", "waiting for sessions"])
 def test_ctrl_c_at_a_step_of_deploy_leaves_nothing(lab: Controller, step: str) -> None:
     status, err = _interrupted_when(lab, COMMANDS["deploy"], step)
@@ -164,6 +166,7 @@ def test_ctrl_c_at_a_step_of_deploy_leaves_nothing(lab: Controller, step: str) -
     assert lab.left_behind() == []
 
 
+@pytest.mark.sampled
 def test_ctrl_c_at_any_step_of_inject_heals(lab: Controller) -> None:
     assert lab.call(*COMMANDS["deploy"]).status == 0
     inject = ("inject", "freeze", "c2", "--for", "60s")

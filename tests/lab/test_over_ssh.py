@@ -85,6 +85,7 @@ def test_no_login_happens_at_a_host_with_another_key(lab: Controller, how: str) 
     assert lab.left_behind() == []
 
 
+@pytest.mark.sampled
 def test_a_host_behind_two_gateways_is_deployed_to(controller: Controller) -> None:
     assert controller.lab("up", "--hosts", "1", "--gateways", "2").status == 0
     controller.environment["PUBSUBCTL_INVENTORY"] = controller.name
@@ -108,6 +109,7 @@ def test_a_host_behind_two_gateways_is_deployed_to(controller: Controller) -> No
     assert controller.left_behind() == []
 
 
+@pytest.mark.sampled
 def test_a_lost_host_is_named_and_cleaned_when_it_is_back(lab: Controller) -> None:
     assert lab.call("deploy", "chain3").status == 0
     host = str(brokers(lab)["c2"]["host"])
@@ -128,6 +130,7 @@ def test_a_lost_host_is_named_and_cleaned_when_it_is_back(lab: Controller) -> No
     assert lab.left_behind() == []
 
 
+@pytest.mark.sampled
 def test_a_second_operator_receives_the_owner_time_and_purpose_of_the_lock(lab: Controller) -> None:
     assert lab.call("deploy", "chain3").status == 0
     process = lab.start("inject", "freeze", "c2", "--for", "300s")

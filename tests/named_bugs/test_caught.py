@@ -1,8 +1,8 @@
 """Tests that the suite detects the named bugs outside the protocols, from client to checkers.
 
 The row of a bug names a story of the suite, which is run here with the bug. The suite runs the
-story without the bug: as a test, or here with the arguments of the row. One row per story runs here
-in any case, among the fixtures of this folder.
+story without the bug: as a test, or here with the arguments of the row. One row per story may run
+here in any case, among the fixtures of this folder. `make test` draws both kinds of runs.
 """
 
 import gc
@@ -43,6 +43,7 @@ def test_a_named_bug_is_seen(row: Row, request: pytest.FixtureRequest) -> None:
     see_caught(row, request)
 
 
+@pytest.mark.drawn("delta_tree")
 @pytest.mark.parametrize("row", STORIES.values(), ids=lambda row: row.story.partition("::")[2])
 def test_without_it_nothing_is_seen(row: Row, request: pytest.FixtureRequest) -> None:
     if row is FIRST[row.story] or not is_a_case(row):

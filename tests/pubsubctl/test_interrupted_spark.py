@@ -19,6 +19,7 @@ SAMPLE = ROOT / "results" / "samples" / "delta-tree-crash"
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("phase", ["starting Spark", "checking"])
 @pytest.mark.parametrize(
     "sent, status, said",

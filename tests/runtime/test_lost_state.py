@@ -64,6 +64,7 @@ async def before_the_loss(brokers: Chain, folder: Path, received: Receiver) -> N
         await received.until(reader, 50)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("protocol", [*LOGGED, "delta_tree"])
 def test_an_older_copy_ends_its_broker_and_no_other(protocol: str, tmp_path: Path) -> None:
     async def story(brokers: Chain) -> None:
@@ -107,6 +108,7 @@ def announced(received: Receiver) -> set[int]:
     return {n for gap in received.gaps for n in range(gap.first, min(gap.last, 151) + 1)}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("protocol, loss", [
     *((protocol, loss) for loss in ("older copy", "empty disk")
       for protocol in (*LOGGED, "delta_tree")),
@@ -157,6 +159,7 @@ def test_an_accepted_loss_is_announced_and_the_stream_continues(
         trio.run(story, brokers)
 
 
+@pytest.mark.sampled
 @stories("gryphon", "delta_tree")
 def test_a_subscription_that_its_broker_lost_gets_a_gap(protocol: str, tmp_path: Path) -> None:
     async def story(brokers: Chain) -> None:
@@ -224,6 +227,7 @@ def test_a_proxy_that_lost_its_disk_serves_again_and_nothing_is_lost(tmp_path: P
         trio.run(story, brokers)
 
 
+@pytest.mark.sampled
 @stories("gryphon", "ges_reliable", "multi_proxy")
 def test_a_copy_that_is_put_back_again_by_a_newer_one_is_served(
     protocol: str, tmp_path: Path
