@@ -72,8 +72,7 @@ class Hosts:
         )
 
 
-@pytest.fixture(autouse=True)
-def authority(monkeypatch: pytest.MonkeyPatch) -> None:
+def renew(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, datetime]:
     async def issue(lab: Hosts, deployment: str, host: str, role: str, name: str) -> Any:
         assert (deployment, role) == ("d1", "broker")
         lab.issued[name] = (host, f"new of {name}")
@@ -84,40 +83,43 @@ def authority(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(certificates, "_issue", issue)
     monkeypatch.setattr(certificates, "check_authority", check)
-
-
-def renew(hosts: Hosts) -> Mapping[str, datetime]:
     return trio.run(renew_certificates, hosts)
 
 
-def test_each_running_broker_gets_a_certificate_on_its_own_host_and_shows_it() -> None:
+def test_each_running_broker_gets_a_certificate_on_its_own_host_and_shows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     hosts = Hosts()
     hosts.states["b2"] = "exited"
-    assert renew(hosts) == {"b1": END, "b3": END}
+    assert renew(hosts, monkeypatch) == {"b1": END, "b3": END}
     assert hosts.issued == {"b1": ("m1", "new of b1"), "b3": ("m2", "new of b3")}
     assert hosts.asked == [("b1", "reload_certificate"), ("b3", "reload_certificate")]
 
 
-def test_a_broker_that_goes_on_with_its_old_certificate_is_named() -> None:
+def test_a_broker_that_goes_on_with_its_old_certificate_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     hosts = Hosts()
     hosts.stale = {"b3"}
     with pytest.raises(HostError, match="broker b3 does not show its new certificate"):
-        renew(hosts)
+        renew(hosts, monkeypatch)
 
 
-def test_a_broker_that_refuses_is_named_with_its_reason() -> None:
+def test_a_broker_that_refuses_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = Hosts()
     hosts.refusing = {"b2"}
     with pytest.raises(HostError, match="broker b2: no TLS here"):
-        renew(hosts)
+        renew(hosts, monkeypatch)
 
 
-def test_nothing_is_renewed_without_tls_or_without_a_running_broker() -> None:
+def test_nothing_is_renewed_without_tls_or_without_a_running_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(PreflightFailed, match="plaintext"):
-        renew(Hosts(tls=False))
+        renew(Hosts(tls=False), monkeypatch)
     stopped = Hosts()
     stopped.states = dict.fromkeys(stopped.states, "exited")
     for hosts in (Hosts(deployed=False), stopped):
         with pytest.raises((PreflightFailed, UserError), match="nothing is deployed"):
-            renew(hosts)
+            renew(hosts, monkeypatch)
         assert hosts.issued == {}
