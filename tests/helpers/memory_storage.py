@@ -85,6 +85,7 @@ class MemoryFiles:
         before: called with the name of each operation; may raise OSError, or block.
         room_bytes: bytes that may still be appended; None is no bound.
         most_bytes: largest size of one append.
+        in_use: the descriptors that are open, each as often as it was opened.
     """
 
     contents: Mapping[str, bytes] = field(default_factory=dict)
@@ -92,6 +93,7 @@ class MemoryFiles:
     before: Callable[[str], None] = _never_fail
     room_bytes: int | None = None
     most_bytes: int = 1 << 30
+    in_use: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._files = [bytearray(content) for content in self.contents.values()]
@@ -129,12 +131,15 @@ class MemoryFiles:
         self._files.append(bytearray())
         self._names[str(path)] = file
         self.trail.append(Named(str(path), file))
+        self.in_use.append(file)
         return file
 
     def open(self, path: Path, *, change: bool = False) -> int:
         """See Files."""
         self.before("open")
-        return self._names[str(path)]
+        file = self._names[str(path)]
+        self.in_use.append(file)
+        return file
 
     def append(self, file: int, data: Buffer) -> int:
         """See Files."""
@@ -179,6 +184,7 @@ class MemoryFiles:
 
     def close(self, file: int) -> None:
         """See Files."""
+        self.in_use.remove(file)
 
     def read(self, path: Path) -> bytes:
         """See Files."""

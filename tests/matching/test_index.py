@@ -1,5 +1,7 @@
 """Tests of the matching index against a plain twin, and of the memo in front."""
 
+from itertools import combinations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,6 +94,35 @@ def test_a_bool_and_the_number_one_are_filed_apart():
     assert index.match({"flag": True}) == ("bool",)
     assert index.match({"flag": 1}) == ("number",)
     assert index.match({"flag": 1.0}) == ("number",)
+
+
+VALUES = (True, False, 1, 0, -1, 1.0, 0.0, -0.0, 0.5, float("inf"), "", "a", "true", "0")
+TESTS = (
+    *(Constraint("x", operator, value) for operator in ("=", "!=") for value in VALUES),
+    *(
+        Constraint("x", operator, value)
+        for operator in ("<", "<=", ">", ">=")
+        for value in VALUES
+        if not isinstance(value, bool)
+    ),
+    *(Constraint("x", "in", values) for values in combinations(VALUES, 2)),
+    Constraint("x", "exists", None),
+    Constraint("x", "not exists", None),
+)
+
+
+@pytest.mark.parametrize("more", ["", "y = 1", "y >= 1"])
+def test_every_test_of_every_value_is_as_in_a_plain_table(more):
+    """A test that is drawn seldom meets an equal value, above all a boolean."""
+    beside = parse_predicate(more).any_of[0] if more else ()
+    index, filed = MatchingIndex[int](), {}
+    for key, test in enumerate(TESTS):
+        filed[key] = Predicate(((test, *beside),))
+        index.add(key, filed[key])
+    events = [{}, *({"x": value, "y": y} for value in VALUES for y in (0, 1))]
+    plain = [tuple(k for k, each in filed.items() if each.matches(event)) for event in events]
+    assert [index.match(event) for event in events] == plain
+    assert index.match_all(events) == plain
 
 
 def test_matching_keys_are_returned_in_the_order_of_their_addition():

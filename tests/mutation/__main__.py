@@ -7,14 +7,25 @@ table. A folder stands for all of its modules. Status 1 if a mutant survives.
 import argparse
 import random
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.mutation.killers import UNMARKED, Bounds, Killers, Trial, Verdict, story_job
+from tests.mutation.children import Children
+from tests.mutation.killers import (
+    OF_PROCESSES,
+    UNMARKED,
+    Bounds,
+    Killers,
+    Trial,
+    Verdict,
+    story_job,
+)
 from tests.mutation.mutants import ROOT, Mutant, mutants_of
 from tests.mutation.parts import NEVER, PARTS, equivalents, modules_of, part_of
 
@@ -73,6 +84,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--longest", type=float, default=1.0, help="seconds of the longest story")
     parser.add_argument("--only", nargs="*", default=[""], help="texts; mutants that one describes")
     parser.add_argument("--tests", nargs="+", help="tests in place of those of the part")
+    parser.add_argument("--children", action="store_true", help="change started processes, too")
     parser.add_argument("--list", action="store_true", help="print the chosen mutants, try none")
     options = parser.parse_args(arguments)
     modules = [module for path in options.modules for module in modules_of(path)]
@@ -84,7 +96,8 @@ def main(arguments: list[str]) -> int:
         if options.list:
             _print("\n".join(each.describe() for each in chosen))
             continue
-        verdicts += _attempt(part, here, chosen, options)
+        with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+            verdicts += _attempt(part, here, chosen, options, Path(folder))
     _print_table(modules, verdicts)
     return any(not verdict.killer for _, verdict in verdicts)
 
@@ -99,15 +112,17 @@ def draw(module: str, options: Any) -> list[Mutant]:
 
 
 def _attempt(
-    part: str, modules: list[str], chosen: list[Mutant], options: Any
+    part: str, modules: list[str], chosen: list[Mutant], options: Any, folder: Path
 ) -> list[tuple[Mutant, Verdict]]:
     bounds = Bounds(options.longest, options.stories, options.swarm, options.explore)
-    killers = Killers(modules, PARTS[part].protocols, bounds, 1 + options.seed % 10_000 * 1_000)
+    children = Children(folder) if options.children else None
+    first_seed = 1 + options.seed % 10_000 * 1_000
+    killers = Killers(modules, PARTS[part].protocols, bounds, first_seed, children)
     attempts = Attempts(killers, chosen)
     paths = [str(ROOT / path) for path in options.tests or PARTS[part].tests]
     ignored = [f"--ignore-glob=*/{name}" for name in NEVER]
     options_of_tests = ["-qq", "-s", "--no-header", "--no-summary", "-p", "no:cacheprovider"]
-    options_of_tests += ["-m", UNMARKED]
+    options_of_tests += ["-m", OF_PROCESSES if options.children else UNMARKED]
     status = pytest.main([*options_of_tests, *ignored, *paths], plugins=[attempts])
     assert status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), status
     if attempts.unusable:

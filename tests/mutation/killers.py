@@ -26,11 +26,13 @@ from _pytest.runner import runtestprotocol
 from brokerd.simulator.search.exploration.exploration import Exploration
 from brokerd.simulator.search.exploration.small_world import SmallWorld
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
+from tests.mutation.children import Children
 from tests.mutation.mutants import Block, Mutant, Swap, swaps_of_mutant, swaps_with_records
 
 WAITS_S: Final = 60
 """Limit of the waiting time of a story or seed, whatever the processor time."""
 UNMARKED: Final = "not (spark or end_to_end or lab or report or slow or drawn)"
+OF_PROCESSES: Final = "not (spark or lab or report or slow or drawn)"
 
 PROMISES_NOTHING: Final = ("best_effort",)
 """Protocols that lose publications by design if there are faults: their runs have none."""
@@ -96,11 +98,18 @@ class Killers:
     Args:
         modules: paths of the modules whose blocks are recorded.
         protocols: the protocols whose seeds and worlds are tried.
+        children: changes the modules of processes that stories start, too; None for no process.
     """
 
     def __init__(
-        self, modules: Sequence[str], protocols: Sequence[str], bounds: Bounds, first_seed: int
+        self,
+        modules: Sequence[str],
+        protocols: Sequence[str],
+        bounds: Bounds,
+        first_seed: int,
+        children: Children | None = None,
     ) -> None:
+        self._children = children
         self._modules = modules
         self._records = [swap for module in modules for swap in swaps_with_records(module)]
         self._bounds = bounds
@@ -127,6 +136,8 @@ class Killers:
 
     def _record(self, trials: list[Trial], report: Report) -> None:
         _exchange(self._records)
+        if self._children is not None:
+            self._children.record([*self._modules])
         reached = {module: vars(_loaded(module))["__reached__"] for module in self._modules}
         for trial in trials:
             limit(self._bounds.story_s * trial.patience)
@@ -138,6 +149,8 @@ class Killers:
             except Detected as detected:
                 fault = str(detected)
             blocks = [(module, *block) for module, some in reached.items() for block in some]
+            if self._children is not None:
+                blocks += [(module, *block) for module, block in self._children.take_reached()]
             report(cpu_s=_cpu_s() - began_s, fault=fault, blocks=blocks)
 
     def judge(self, mutant: Mutant) -> Verdict | None:
@@ -151,16 +164,23 @@ class Killers:
             chosen = [each for each in trials if not each.fault and place in each.blocks]
             chosen = _within(sorted(chosen, key=lambda each: each.cpu_s), self._bounds.mutant_s)
             tried += len(chosen)
-            if chosen and (verdict := _try(killer, swaps, chosen, tried)):
+            plant = partial(self._plant, mutant, swaps)
+            if chosen and (verdict := _try(killer, plant, chosen, tried)):
                 return verdict
         if self._bounds.explore_s:
             worlds = [
                 Trial(f"world of {each}", _world_job(each, self._bounds.explore_s))
                 for each in self._protocols
             ]
-            if verdict := _try("explore", swaps, worlds, tried, self._bounds.explore_s):
+            plant = partial(self._plant, mutant, swaps)
+            if verdict := _try("explore", plant, worlds, tried, self._bounds.explore_s):
                 return verdict
         return Verdict("", trials=tried)
+
+    def _plant(self, mutant: Mutant, swaps: list[Swap]) -> None:
+        _exchange(swaps)
+        if self._children is not None:
+            self._children.plant(mutant)
 
 
 def _within(trials: list[Trial], most_s: float) -> list[Trial]:
@@ -176,10 +196,14 @@ def _within(trials: list[Trial], most_s: float) -> list[Trial]:
 
 
 def _try(
-    killer: str, swaps: list[Swap], trials: list[Trial], tried: int, more_s: float = 0.0
+    killer: str,
+    plant: Callable[[], None],
+    trials: list[Trial],
+    tried: int,
+    more_s: float = 0.0,
 ) -> Verdict | None:
     def run(report: Report) -> None:
-        _exchange(swaps)
+        plant()
         for trial in trials:
             report(begins=trial.name)
             limit(2 + 10 * trial.cpu_s + 3 * more_s)

@@ -124,14 +124,19 @@ def read_source(module: str) -> Source:
 
 def swaps_of_mutant(mutant: Mutant) -> list[Swap]:
     """Return the live function of a mutant with the changed code; empty if that is impossible."""
+    try:
+        return [*swaps_of(source_of_mutant(mutant))]
+    except (AnchorLost, SyntaxError):  # such as a variable of its surroundings that is left out
+        return []
+
+
+def source_of_mutant(mutant: Mutant) -> Source:
+    """Return the source of a module with a mutant."""
     source = read_source(mutant.module)
     name, place = [*_places(source)][mutant.number]
     place.apply()
     source.changed[name] = "mutant"
-    try:
-        return [*swaps_of(source)]
-    except (AnchorLost, SyntaxError):  # such as a variable of its surroundings that is left out
-        return []
+    return source
 
 
 def swaps_with_records(module: str) -> list[Swap]:
@@ -139,6 +144,12 @@ def swaps_with_records(module: str) -> list[Swap]:
 
     The blocks are in the set `__reached__` of the module.
     """
+    vars(import_module(module.removesuffix(".py").replace("/", ".")))["__reached__"] = set()
+    return [*swaps_of(source_with_records(module))]
+
+
+def source_with_records(module: str) -> Source:
+    """Return the source of a module that records every executed block in `__reached__`."""
     source = read_source(module)
     for function in source.functions.values():
         for body, block in [*_bodies(function)]:
@@ -146,9 +157,8 @@ def swaps_with_records(module: str) -> list[Swap]:
             for each in ast.walk(call):
                 ast.copy_location(each, body[0])
             body.insert(0, call)
-    vars(import_module(module.removesuffix(".py").replace("/", ".")))["__reached__"] = set()
     source.changed = dict.fromkeys(source.functions, "record")
-    return [*swaps_of(source)]
+    return source
 
 
 # ---------------------------------------------------------------- places

@@ -1,13 +1,17 @@
 """Stories of mutants: their generation, the recorded blocks, and the killers."""
 
 import ast
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from brokerd.protocols.parts import bounds
 from tests.mutation import killers, mutants
+from tests.mutation.children import Children
 from tests.mutation.killers import Bounds, Killers, Trial, in_fork
 from tests.mutation.mutants import KINDS, mutants_of, swaps_of_mutant, swaps_with_records
 from tests.mutation.parts import PARTS, equivalents, modules_of, part_of
@@ -131,6 +135,36 @@ def test_a_process_that_fails_has_a_status() -> None:
         raise SystemExit
 
     assert in_fork(fail) == ([], "status 70")
+
+
+QUANTILE = """
+import sys
+from brokerd.quantiles import quantile
+sys.exit(quantile([1, 2], 1.0))
+"""
+
+
+def test_processes_that_a_story_starts_run_the_mutant_and_record_its_block(
+    tmp_path: Path,
+) -> None:
+    module = "brokerd/quantiles.py"
+    command = [sys.executable, "-P", "-c", QUANTILE]
+
+    def run(_: object) -> None:
+        ended = subprocess.run(command, check=False, capture_output=True, text=True)
+        if ended.returncode != 2:
+            raise killers.Detected(f"the largest of two is {ended.returncode} {ended.stderr}")
+
+    found = Killers([module], (), Bounds(seeds=0, explore_s=0), 1, Children(tmp_path))
+    found.stories = [Trial("a story", run)]
+    found.record()
+    assert [each.fault for each in found.stories] == [""]
+    here = [each for each in mutants_of(module) if each.function == "quantile"]
+    verdicts = {each.before: found.judge(each) for each in here}
+    assert {verdict and verdict.trials for verdict in verdicts.values()} == {1}
+    dropped = verdicts["math.ceil(share * len(ordered)) - 1"]
+    assert dropped is not None
+    assert (dropped.killer, dropped.by) == ("stories", "a story")
 
 
 def test_each_part_has_its_tests_and_modules() -> None:

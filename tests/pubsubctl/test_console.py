@@ -12,7 +12,14 @@ import pytest
 from brokerd.text import counted, format_number
 from pubsubctl.console.console import Console, Result
 from pubsubctl.console.progress_text import estimate_left, fit_numbers, share_of
-from pubsubctl.console.waits import RunTime, WaitTimes
+from pubsubctl.console.waits import (
+    DEPLOYING,
+    ENDING,
+    LOADING,
+    RunTime,
+    WaitTimes,
+    describe_series,
+)
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ROOT = Path(__file__).parents[2]
@@ -179,6 +186,26 @@ def test_a_command_expects_the_waits_of_earlier_commands_on_this_machine(tmp_pat
     assert took.checking_s < 12
     assert "check" in took.describe()
     assert "check" not in took.describe(check=False)
+
+
+def test_the_time_of_a_run_is_the_sum_of_its_waits() -> None:
+    """Each wait has a bit of its own, so that a sum shows its waits."""
+    keys = (*DEPLOYING, *LOADING, *ENDING, "starting Spark", "checking")
+    took = RunTime.expect(WaitTimes({key: 2.0**place for place, key in enumerate(keys)}), 4096.0)
+    assert (took.deploying_s, took.loading_s, took.ending_s) == (7, 4096 + 0b11111000, 0b1100000000)
+    assert (took.starting_spark_s, took.checking_s, took.is_learnt) == (1024, 2048, True)
+    assert took.run_s == 4096 + 1023
+    short = RunTime(10, 20, 5, 3, 4, is_learnt=False)
+    assert short.describe() == (
+        "takes about 42 s (deployment 10 s, load 20 s, collection and teardown 5 s, check 7 s; "
+        "from usual times)"
+    )
+    assert short.describe(check=False) == (
+        "takes about 35 s (deployment 10 s, load 20 s, collection and teardown 5 s; "
+        "from usual times)"
+    )
+    assert describe_series([short, short]) == "2 runs, about 70 s, and 11 s to check them"
+    assert describe_series([short], check=False) == "1 run, about 35 s"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from bench.run.outcome import RunOutcome
 from bench.spec.spec import load_experiment, load_topology
-from brokerd.model.fault_verbs import CLIENT_VERBS, VERBS
+from brokerd.model.fault_verbs import CLIENT_VERBS, VERB_TABLE, VERBS
 from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.protocols.registry import protocol_on
 from fault_injection.schedule.lint import lint
@@ -177,13 +177,17 @@ def test_a_selftest_tries_every_verb_there_is(name: str) -> None:
         PlacedBroker(broker, "n01", 21000 + number)
         for number, broker in enumerate(topology.brokers)
     ]
-    tried = set()
+    tried, one_way = set(), set()
     for trial in trials(protocol_on(topology), Placement(tuple(rows), "n01")):
         schedule = trial.schedule(topology)
         machines = {"n01": topology.brokers}
         found = lint(schedule, topology, machines=machines)
         assert [str(each) for each in found if each.severity == "error"] == []
         tried |= {step.do for step in schedule.steps}
+        one_way |= {step.do for step in schedule.steps if "->" in (step.on or "")}
+    assert one_way == {
+        verb.name for verb in VERB_TABLE.values() if any(each.is_one_way for each in verb.trials)
+    }
     # A crash is absorb, kill and restart; nothing undoes corrupt; clients are those of a bench.
     assert tried == set(VERBS) - {"crash", "corrupt", *CLIENT_VERBS}
 

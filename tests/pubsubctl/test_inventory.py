@@ -10,7 +10,12 @@ from brokerd.text import expand_range
 from pubsubctl.errors import UserError
 from pubsubctl.inventory.inventory import Gateway, Inventory, SshSettings, load_inventory
 from pubsubctl.inventory.inventory_model import format_ranges
-from pubsubctl.inventory.inventory_schema import InventoryFile, SshEntry, json_schema
+from pubsubctl.inventory.inventory_schema import (
+    MOST_IDENTITIES,
+    InventoryFile,
+    SshEntry,
+    json_schema,
+)
 from pubsubctl.inventory.typed_values import NotPlain, read_typed
 
 HEAD = 'schema = "pubsubctl/inventory/1"\nname = "lab"\n'
@@ -569,6 +574,8 @@ def test_a_valid_file_reads_the_same_with_and_without_pydantic(text: str) -> Non
         LOCAL + "[expect]\nlink_gbps_min = 0",
         LOCAL + '[expect]\ngovernor = "Performance!"',
         LOCAL + "[gateways.gw]\nport = 22",
+        LOCAL + "[defaults]\nidentity = []",
+        LOCAL + f"[defaults]\nidentity = {['/k'] * (MOST_IDENTITIES + 1)}",
     ],
 )
 def test_a_file_that_pydantic_refuses_is_not_read_without_pydantic(text: str) -> None:

@@ -58,14 +58,16 @@ def test_the_lock_of_an_operator_that_was_killed_is_free(tmp_path: Path) -> None
     root = tmp_path / "host"
     program = (
         "import os, pathlib, signal\nfrom brokerd.agent.host.private_files import operator_lock\n"
-        f"with operator_lock(pathlib.Path({str(root)!r}), 'deploy'):\n"
+        f"with operator_lock(pathlib.Path({str(root)!r}), 'a long purpose', 'w' * 200):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", program], check=False)
     assert lock_path(root).exists()
     assert lock_holder(root) is None
     with operator_lock(root, "deploy"):
-        pass
+        holder = lock_holder(root)
+        assert holder is not None
+        assert (holder["purpose"], holder["pid"]) == ("deploy", os.getpid())
     assert not lock_path(root).exists()
 
 

@@ -176,6 +176,10 @@ EVENT = json.dumps(
 def test_an_event_is_readable_on_a_terminal() -> None:
     found = shown(line(0, EVENT), with_time=False, names=5)
     assert found.endswith('| session lost peer=c1 reason="closed by peer" session=1')
+    values = {"event": "a", "zero": 0, "no": False, "list": [], "text": "", "none": None}
+    assert shown(line(0, json.dumps(values)), with_time=False, names=5).endswith(
+        "| a zero=0 no=false list=[]"
+    )
     for text in ("{torn", "[1]", '{"other": 1}', "plain"):
         assert shown(line(0, text), with_time=False, names=5).endswith(f"| {text}")
     hostile = json.dumps({"event": "a", "peer": "\x1b[2J"})

@@ -11,7 +11,12 @@ import pytest
 from results.checker.clocks import Clocks
 from results.reference import times as reference
 from results.reference.fault_log import FaultLog
-from results.rules.fault_log import doubts_about_fault_log, fault_rows, faults_of
+from results.rules.fault_log import (
+    doubts_about_fault_log,
+    fault_rows,
+    fault_spans,
+    faults_of,
+)
 from results.rules.terms import doubt
 from results.tables.json_files import IntegrityError
 
@@ -106,3 +111,50 @@ def test_a_fault_whose_stages_have_no_stamps_by_host_is_refused(tmp_path: Path) 
     )  # fmt: skip
     with pytest.raises(IntegrityError, match="are no stamps"):
         [*fault_rows(run)]
+
+
+ENDS: dict[str, tuple[list[tuple[str, str, int, dict[str, int]]], int]] = {
+    "the heal": ([("freeze", "p", 2, {"healed": 5})], 5),
+    "the run": ([("freeze", "p", 2, {})], 20),
+    "a heal before the next fault": (
+        [("freeze", "p", 2, {"healed": 5}), ("cut", "p", 8, {})], 5
+    ),
+    "a fault before the heal": ([("absorb", "p", 2, {"healed": 9}), ("kill", "p", 6, {})], 6),
+    "a fault in place of a heal": ([("absorb", "p", 2, {}), ("cut", "p", 6, {})], 6),
+    "no fault of another part": ([("absorb", "p", 2, {}), ("cut", "q", 6, {})], 20),
+    "the restart": ([("kill", "p", 2, {}), ("restart", "p", 7, {"recovered": 9})], 7),
+    "the first restart": (
+        [("kill", "p", 2, {}), ("restart", "p", 7, {}), ("restart", "p", 9, {})], 7
+    ),
+    "no restart of another": ([("kill", "p", 2, {}), ("restart", "q", 7, {})], 20),
+    "no restart before it": ([("restart", "p", 1, {}), ("kill", "p", 2, {})], 20),
+    "a second kill is no end": ([("kill", "p", 2, {}), ("kill", "p", 4, {})], 20),
+    "the arrival of a client": ([("client-roam", "p", 2, {"observed": 4, "healed": 9})], 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_fault_has_an_effect_until_its_heal_or_the_fault_that_replaces_it(name: str) -> None:
+    faults, end = ENDS[name]
+    rows = [
+        {
+            "fault_id": f"f{place}", "verb": verb, "target": target, "t_applied_ns": at_ns,
+            **{f"t_{stage}_ns": ns for stage, ns in stamps.items()},
+        }
+        for place, (verb, target, at_ns, stamps) in enumerate(faults)
+    ]  # fmt: skip
+    rows.append({"fault_id": "never", "verb": "kill", "target": "p", "t_applied_ns": None})
+    for order in (rows, rows[::-1]):
+        spans = fault_spans(order, 20)
+        assert [each.from_ns for each in spans] == sorted(row[2] for row in faults)
+        found = next(each for each in spans if each.from_ns == 2)
+        assert (found.to_ns, found.is_over) == (end, end < 20)
+
+
+def test_a_restart_lasts_until_the_broker_is_ready() -> None:
+    row = {"fault_id": "f", "verb": "restart", "target": "p", "t_applied_ns": 2}
+    for stamps, end in (
+        ({"t_recovered_ns": 9, "t_observed_ns": 5}, 9), ({"t_observed_ns": 5}, 5), ({}, 2)
+    ):  # fmt: skip
+        [span] = fault_spans([{**row, **stamps}], 20)
+        assert (span.kind, span.from_ns, span.to_ns) == ("back", 2, end)

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from results.report.index_page import HEIGHT, WIDTH, numbers_of, picture_of
+from results.report.index_page import (
+    HEIGHT,
+    WIDTH,
+    IndexEntry,
+    numbers_of,
+    picture_of,
+    render_index,
+)
 
 SECOND_NS = 1_000_000_000
 
@@ -106,3 +113,27 @@ def test_numbers_come_from_the_verdict_and_the_manifest(tmp_path: Path) -> None:
     ]
     (run / "verdict.json").write_text("{torn")
     assert numbers_of(run)[0] == ("delivered per second", "286")
+
+
+def test_the_newest_run_is_first_on_the_page_and_in_its_experiment(tmp_path: Path) -> None:
+    ids = [f"2026112{day}T000000Z-{day}" for day in (3, 7, 1, 5)]
+    entries = []
+    for place, run_id in enumerate(ids):
+        folder = tmp_path / "demo" / run_id
+        folder.mkdir(parents=True)
+        verdict = ("VALID", "INVALID", "", "UNKNOWN")[place]
+        began = f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}T00:00:00Z"
+        entries.append(
+            IndexEntry(
+                folder=folder, experiment="demo", kind="run", state="complete", protocol="ges",
+                verdict=verdict, started_utc=began,
+            )
+        )  # fmt: skip
+    page = render_index(entries, tmp_path, left_out=2)
+    assert "The newest run began at 2026-11-27 00:00 UTC. 2 older runs are not shown" in page
+    places = [page.index(f'href="demo/{run_id}/"') for run_id in sorted(ids, reverse=True)]
+    assert places == sorted(places)
+    assert "4 runs" in page
+    assert "report on demo" not in page
+    (tmp_path / "demo" / "report.html").write_text(f"of {ids[0]}")
+    assert render_index(entries, tmp_path, left_out=0).count("report on demo") == 2

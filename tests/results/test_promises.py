@@ -421,6 +421,25 @@ def test_a_gap_is_permitted_by_a_retention_that_a_broker_logged(tmp_path: Path) 
         assert promises_with_retentions(run.promises, run, read_logs(run)) == history.promises
 
 
+def test_a_publication_may_be_in_a_gap_from_the_very_age_that_the_broker_logged(
+    tmp_path: Path,
+) -> None:
+    history = read_history(run_with_change(tmp_path, "any"))
+    error_ns = history.clock_errors.get((SUBSCRIPTION, SOURCE), 0)
+    assert error_ns is not None
+    [gap] = next(each.gaps for each in history.subscriptions if each.gaps)
+    sent_ns = [
+        row.sent_ns
+        for log in history.publishers
+        for row in log.published
+        if log.source == SOURCE and gap.first <= row.sequence <= gap.last
+    ]
+    youngest_ns = gap.received_ns - max(sent_ns) + error_ns
+    for more_ns, found in ((0, {}), (1, {"gap_early": 1})):
+        path = run_with_change(tmp_path, f"{more_ns}", gap_age_ns=youngest_ns + more_ns)
+        assert dict(judge_folder(path).counts.violations) == found
+
+
 STREAM = {"source": "b1/1782579199999999", "incarnation": LAST_LINEAGE}
 """A loss in a stream of a broker. The incarnation is the last possible time, of the year 2106."""
 

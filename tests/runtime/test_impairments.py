@@ -86,6 +86,19 @@ def test_received_messages_are_counted_as_the_fault_treats_them(verb: str, peer:
     assert counts(impairments) == (IN[verb] if peer == PEER or is_of_broker(verb) else {})
 
 
+@pytest.mark.parametrize("verb", ["absorb", "blackhole", "delay"])
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_messages_of_the_other_direction_are_not_counted(verb: str, direction: str) -> None:
+    events = [MessageReceived(PEER, 1, message) for message in (RUN, PLAIN)]
+    received = impaired(verb, direction=direction)
+    received.count_incoming(connected(received), events, 50)
+    assert counts(received) == (IN[verb] if direction == "in" else {})
+    sent = impaired(verb, direction=direction)
+    for message in (RUN, PLAIN):
+        sent.count_outgoing(connected(sent), message)
+    assert counts(sent) == (OUT[verb] if direction == "out" else {})
+
+
 @pytest.mark.parametrize("verb", ["cut", "blackhole", "delay", "absorb"])
 def test_frames_that_a_stopped_session_has_not_written_are_counted(verb: str) -> None:
     impairments = impaired(verb)

@@ -15,7 +15,7 @@ from brokerd.errors import LogDamaged, StorageCorrupt
 from brokerd.storage import log_groups, log_volume
 from brokerd.storage.files import MARK_BYTES, DiskFiles
 from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
-from brokerd.storage.log_volume import LogVolume
+from brokerd.storage.log_volume import LogVolume, is_transient
 from tests.helpers.lossy_disk import LossyDisk
 from tests.helpers.memory_storage import MemoryFiles
 from tests.helpers.small_disk import limit_writes
@@ -226,6 +226,49 @@ def test_any_history_leaves_the_state_of_a_plain_table(history, segment_bytes, r
         found, again = reopened(folder)
         assert found == expected
         assert again.begin(LOGS, recovering=True) == ends
+
+
+@given(
+    history=histories(),
+    segment_bytes=st.sampled_from([1, 150, 1 << 20]),
+    fails=st.lists(st.sampled_from([False, False, True]), max_size=40),
+)
+def test_writes_that_found_no_room_or_descriptor_can_be_repeated_and_leave_no_file_open(
+    history, segment_bytes, fails
+):
+    groups, expected, ends = history
+    files = MemoryFiles({"/d/x": b""})
+    left = iter(fails)
+
+    def before(operation: str) -> None:
+        number = errno.ENOSPC if operation == "append" else errno.EMFILE
+        if operation in ("create", "open", "append", "sync_folder") and next(left, False):
+            raise OSError(number, os.strerror(number))
+
+    volume = LogVolume(Path("/d/log"), segment_bytes, files=files)
+    volume.begin(LOGS, recovering=False)
+    files.before = before
+    for group in groups:
+        while True:
+            try:
+                volume.write(group)
+            except OSError as error:
+                if not is_transient(error):
+                    raise
+            else:
+                break
+        assert len(files.in_use) == 2, "the segment that is written to, and the mark"
+    files.before = lambda _operation: None
+    volume.close()
+    assert files.in_use == []
+    again = LogVolume(Path("/d/log"), files=MemoryFiles(files.read_all()))
+    assert again.begin(LOGS, recovering=True) == ends
+    assert [
+        (log, index, record)
+        for log, (first, end) in sorted(ends.items())
+        for index in range(first, end)
+        for record in again.read(log, index, index + 1, PAGE_BYTES)
+    ] == expected
 
 
 @pytest.mark.parametrize("cut", [1, 5, 11, 20, 30])

@@ -43,6 +43,7 @@ class Assignments:
         self._proxies = proxies
         self._has_lost = False
         self.generations: dict[int, int] = {}
+        self._in_flight: dict[int, int] = {}
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """Restore the assignments of an earlier incarnation."""
@@ -64,7 +65,8 @@ class Assignments:
         if not self._has_lost or topic >= self._topics:
             return False
         self.keep(topic, 1)
-        self._disk.commit((self.row(topic, 1),), lambda: None)
+        if topic not in self._in_flight:
+            self._disk.commit((self.row(topic, 1),), lambda: None)
         return True
 
     def generation(self, topic: int) -> int:
@@ -82,7 +84,7 @@ class Assignments:
     def take(
         self, peer: BrokerNumber, message: Assign, then: Callable[[tuple[Generation, ...]], None]
     ) -> None:
-        """Take an assignment of topics, unless a later generation is here already.
+        """Take an assignment of topics, unless a later generation is here or in flight to disk.
 
         Args:
             then: receives the durable generations, to confirm them.
@@ -93,11 +95,15 @@ class Assignments:
             each
             for each in message.generations
             if each.number > self.generations.get(each.topic, 0)
+            and each.number > self._in_flight.get(each.topic, 0)
         ]
+        self._in_flight.update(new)
 
         def kept() -> None:
             for topic, number in new:
                 self.keep(topic, number)
+                if self._in_flight.get(topic) == number:
+                    del self._in_flight[topic]
             then(
                 tuple(
                     each

@@ -84,3 +84,14 @@ def test_a_program_that_syncs_everything_loses_nothing(tmp_path: Path) -> None:
     lose_unsynced(folder, kept)
     assert contents(folder) == before
     assert os.listdir(folder)
+
+
+def test_a_copy_that_was_not_completed_is_no_kept_file(tmp_path: Path) -> None:
+    folder, kept = tmp_path / "data", tmp_path / "kept"
+    for path in (folder, kept / "in"):
+        path.mkdir(parents=True)
+    (folder / "a").write_bytes(b"unsynced")
+    for name in ("a", ".a.new", "in/b", "in/.b.new"):
+        (kept / name).write_bytes(name.encode())
+    lose_unsynced(folder, kept)
+    assert contents(folder) == {"a": b"a", "in/b": b"in/b"}
