@@ -66,7 +66,7 @@ class LabState:
         reached: hosts with an agent that answered.
         unreachable: hosts that do not answer, or with an agent that does not, with the reason.
         agentless: the unreachable hosts that can be reached without the agent.
-        interrupted: host with stopped brokers → the last command, if it never ended in order.
+        interrupted: host with stopped brokers → an interrupted command.
         busy: agentless host → the command that holds the host's lock, which starts or stops agents.
         faults: the rows of all faults that are in effect.
         leases_ms: host → the rest of the deployment's lease, for hosts with a lease.

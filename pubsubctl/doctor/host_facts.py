@@ -116,7 +116,7 @@ class HostFacts:
         problem: the reason for the failure.
         observed: our files and processes there; None after a failure, see `observing_problem`.
         holder: the holder of the operator lock, in words; "" for a free lock.
-        interrupted: the last command there if it never ended in order, in words; or "".
+        interrupted: the last command if interrupted, in words; or "".
         ports: used ports among the host's first ports.
         expect: the required properties in the inventory.
         certificates_end: broker → the end of its certificate's validity.

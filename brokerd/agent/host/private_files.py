@@ -129,9 +129,9 @@ def lock_holder(root: Path) -> dict[str, Any] | None:
 
 
 def interrupted_command(root: Path) -> str:
-    """Return the command that last held a root's lock and never released it, in words, or "".
+    """Return the last holder of a root's lock if the lock was never released, in words; or "".
 
-    Such a command was killed, or lost its connection; the next one on the root takes its lock.
+    The command was killed, or lost its connection. The next command on the root takes the lock.
     """
     holder, is_held = _read_lock(root) or ({}, True)
     if is_held or not holder.get("purpose"):

@@ -139,10 +139,7 @@ class HostSide:
         return {}
 
     async def lock_holder(self) -> dict[str, Any]:
-        """Return the `holder` of the lock, and the `interrupted` command that left it, in words.
-
-        Both are "" without one.
-        """
+        """Return the `holder` of the lock and an `interrupted` command, in words, or ""."""
         holder = holder_text(self.root) if lock_holder(self.root) is not None else ""
         return {"holder": holder, "interrupted": interrupted_command(self.root)}
 

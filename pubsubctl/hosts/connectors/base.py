@@ -163,7 +163,7 @@ class Connector:
         return str((await self._call("lock_holder")).get("holder", ""))
 
     async def interrupted_command(self) -> str:
-        """Return the last command on the host if it never ended in order, in words, or ""."""
+        """Return the last command on the host if interrupted, in words; or ""."""
         return str((await self._call("lock_holder")).get("interrupted", ""))
 
     async def facts(self) -> dict[str, Any]:
