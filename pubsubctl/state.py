@@ -66,6 +66,7 @@ class LabState:
         reached: hosts with an agent that answered.
         unreachable: hosts that do not answer, or with an agent that does not, with the reason.
         agentless: the unreachable hosts that can be reached without the agent.
+        interrupted: host with stopped brokers → an interrupted command.
         busy: agentless host → the command that holds the host's lock, which starts or stops agents.
         faults: the rows of all faults that are in effect.
         leases_ms: host → the rest of the deployment's lease, for hosts with a lease.
@@ -80,6 +81,7 @@ class LabState:
     unreachable: dict[str, str] = field(default_factory=dict)
     agentless: list[str] = field(default_factory=list)
     busy: dict[str, str] = field(default_factory=dict)
+    interrupted: dict[str, str] = field(default_factory=dict)
     faults: list[dict[str, Any]] = field(default_factory=list)
     leases_ms: dict[str, int] = field(default_factory=dict)
     full_disks: dict[str, str] = field(default_factory=dict)
@@ -124,6 +126,9 @@ async def lab_state(lab: Lab) -> LabState:
                     process = status["processes"].get(row["broker"])
                     by_broker[row["broker"]] = await broker_state(agent, row, process)
             of_host = [by_broker[row["broker"]] for row in rows]
+            is_whole = all(row.pid is not None for row in of_host)
+            if not is_whole and (command := await connector.interrupted_command()):
+                state.interrupted[name] = command
             is_recorded = record.get("program") == await connector.transport.program()
             notes = list_differing_programs(name, state.programs[name], of_host, is_recorded)
             if notes:
@@ -133,6 +138,8 @@ async def lab_state(lab: Lab) -> LabState:
             state.agentless.append(name)
             if holder := await connector.lock_holder():
                 state.busy[name] = holder
+            elif command := await connector.interrupted_command():
+                state.interrupted[name] = command
 
     await lab.on_all(look)
     if len(lost) == len(lab.connectors):

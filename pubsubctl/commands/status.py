@@ -123,6 +123,7 @@ def _result(
             "differing": state.differing,
             "unreachable": state.unreachable,
             "busy": state.busy,
+            "interrupted": state.interrupted,
         },
         text="\n".join(lines),
         because=tuple(
@@ -188,6 +189,8 @@ def _notes(state: "LabState") -> Iterator[str]:
         yield from (f"broker {broker.broker}: {each}" for each in broker.discrepancies)
     for host, text in state.full_disks.items():
         yield f"host {host}: {text}"
+    for command in dict.fromkeys(state.interrupted.values()):
+        yield f"{command}, was interrupted; repeat it, or `pubsubctl down`"
     for host, left_ms in state.leases_ms.items():
         left_s = left_ms / 1000
         yield (

@@ -16,6 +16,7 @@ from brokerd.text import counted, format_number
 from brokerd.units import format_duration, format_size
 from pubsubctl.deployment.certificates import warn_of_expiry
 from pubsubctl.deployment.placement import cores_of
+from pubsubctl.deployment.plan import ObservedState
 from pubsubctl.doctor.host_facts import HostFacts
 from pubsubctl.errors import PubsubctlError
 from pubsubctl.hosts.ssh.errors import ConnectionFailed, HostKeyRefused
@@ -226,12 +227,31 @@ def _leftovers(look: HostFacts) -> Iterator[Row]:
         strays = ", ".join(map(str, found.strays))
         yield "fail", f"{strays} of an earlier deployment still runs", "pubsubctl down"
     elif found.agent is not None:
-        running = sum(state == "running" for state in (found.processes or {}).values())
-        yield "ok", f"deployment {found.agent} runs, {counted(running, 'process')}", ""
+        text = f"deployment {found.agent} runs, {counted(len(_running(found)), 'process')}"
+        stopped = [name for name in _placed(found) if name not in _running(found)]
+        if stopped and not look.holder:  # a command at work may start or stop them
+            remedy = "`pubsubctl status` shows the cause; `pubsubctl deploy` starts them again"
+            yield "warn", f"{text}, without {', '.join(stopped)}", remedy
+        else:
+            yield "ok", text, ""
     elif found.files:
         yield "warn", "files of an earlier deployment are there", "pubsubctl down"
     else:
         yield "ok", "nothing is left of earlier deployments", ""
+
+
+def _running(found: ObservedState) -> list[str]:
+    return [name for name, state in (found.processes or {}).items() if state == "running"]
+
+
+def _has_remains(found: ObservedState) -> bool:
+    return bool(found.agent or found.strays or found.files)
+
+
+def _placed(found: ObservedState) -> list[str]:
+    """Return the brokers that the record of a deployment places on the host."""
+    rows = (found.deployment or {}).get("placement", {}).get("brokers", [])
+    return [row["broker"] for row in rows if row["host"] == found.host]
 
 
 def _programs(look: HostFacts) -> Iterator[Row]:
@@ -252,6 +272,11 @@ def _lock(look: HostFacts) -> Iterator[Row]:
         return
     if look.holder:
         yield "warn", f"locked by {look.holder}", "wait for its end, or contact the holder"
+    elif look.interrupted and _has_remains(look.observed):
+        remedy = "`pubsubctl status` shows what runs; repeat the command, or `pubsubctl down`"
+        yield "warn", f"{look.interrupted}, was interrupted", remedy
+    elif look.interrupted:
+        yield "ok", f"{look.interrupted}, was interrupted, and nothing of it is left", ""
     else:
         yield "ok", "no other operator", ""
 

@@ -116,6 +116,7 @@ class HostFacts:
         problem: the reason for the failure.
         observed: our files and processes there; None after a failure, see `observing_problem`.
         holder: the holder of the operator lock, in words; "" for a free lock.
+        interrupted: the last command if interrupted, in words; or "".
         ports: used ports among the host's first ports.
         expect: the required properties in the inventory.
         certificates_end: broker → the end of its certificate's validity.
@@ -129,6 +130,7 @@ class HostFacts:
     observed: ObservedState | None = None
     observing_problem: str = ""
     holder: str = ""
+    interrupted: str = ""
     ports: list[PortInUse] = field(default_factory=list)
     socket_folder: Path | None = None
     expect: Expect = field(default_factory=Expect)
@@ -224,6 +226,7 @@ async def _find_own_files(connector: Connector, found: HostFacts) -> None:
         found.observing_problem = str(error)
         return
     found.holder = await connector.lock_holder()
+    found.interrupted = await connector.interrupted_command()
     found.ports = await connector.ports_in_use(connector.host.ports[:PORTS_LOOKED_AT])
     if found.observed.files or connector.host.connector == "local":
         found.socket_folder = await connector.socket_folder()

@@ -79,9 +79,19 @@ def load_toml(path: Path) -> TomlFile:
         raise UserError(f"{path}: larger than {LARGEST_FILE_BYTES >> 20} MiB")
     try:
         text = content.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
-        values = parse_toml(text)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: {problem_of(error)}") from None
+    return toml_of(text, path)
+
+
+def toml_of(text: str, path: Path) -> TomlFile:
+    """Return the content of a TOML file from its text.
+
+    Raises:
+        UserError: the text is not TOML, or out of bounds.
+    """
+    try:
+        values = parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not TOML: {error}") from None
     except ValueError as error:

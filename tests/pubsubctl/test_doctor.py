@@ -5,10 +5,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from brokerd.agent.host.private_files import operator_lock
+from brokerd.agent.host.server import HostSide
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 from tests.pubsubctl.conftest import Call
@@ -53,6 +55,32 @@ def test_another_operator_is_seen(call: Call, tmp_path: Path) -> None:
     assert answer.status == 0
     assert "t1: no other operator" in answer.out
     assert "for `bench x`" in answer.out
+
+
+def test_a_killed_deployment_is_found(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def observe(self: HostSide) -> dict[str, Any]:
+        rows = [{"broker": name, "host": self.name} for name in ("b1", "b2")]
+        return {
+            "agent": "d1",
+            "processes": {"b1": "running"},
+            "strays": [],
+            "files": False,
+            "deployment": {"placement": {"brokers": rows}},
+        }
+
+    monkeypatch.setattr(HostSide, "observe", observe)
+    for host in ("t1", "t2"):
+        lock = operator_lock(tmp_path / "state" / "pubsubctl" / "test" / host, "deploy x", "me")
+        lock.__enter__()
+        del lock
+    answer = call("doctor", "--only", "lock,leftovers")
+    assert answer.status == 0
+    assert "leftovers  t1, t2: deployment d1 runs, 1 process, without b2" in answer.out
+    assert "lock       t1, t2: `deploy x` of me, begun 2" in answer.out
+    assert "was interrupted" in answer.out
+    assert "repeat the command, or `pubsubctl down`" in answer.out
 
 
 def test_a_socket_path_that_the_kernel_would_refuse_is_found_beforehand(

@@ -100,6 +100,7 @@ WELL: dict[str, Any] = {
 NIC = WELL["nics"][1]
 UNKEPT = {"synchronised": False, "error_ns": 16_000_000_000}
 NOW = datetime.now(UTC)
+DEPLOYMENT = {"placement": {"brokers": [{"broker": each, "host": "n1"} for each in ("b1", "b2")]}}
 EXPECT = Expect(
     cores_min=4,
     kernel=">=5.15",
@@ -188,6 +189,12 @@ def test_problems_of_a_machine_are_reported_with_a_remedy(
             "pid 9 (b1)",
         ),
         ("leftovers", {"observed": ObservedState("n1", files=True)}, "warn", "files of an earlier"),
+        (
+            "leftovers",
+            {"observed": ObservedState("n1", "d1", {"b1": "running"}, DEPLOYMENT)},
+            "warn",
+            "deployment d1 runs, 1 process, without b2",
+        ),
         ("leftovers", {"observed": None, "observing_problem": "torn"}, "fail", "n1: torn"),
         (
             "certificates",
@@ -197,6 +204,12 @@ def test_problems_of_a_machine_are_reported_with_a_remedy(
         ),
         ("certificates", {"certificates_end": {"b1": NOW}}, "fail", "of b1 has ended"),
         ("lock", {"holder": "eve@lab since 9:00 for `bench x`"}, "warn", "for `bench x`"),
+        (
+            "lock",
+            {"interrupted": "`bench x` of eve@lab", "observed": ObservedState("n1", files=True)},
+            "warn",
+            "`bench x` of eve@lab, was interrupted",
+        ),
         (
             "reach",
             {"probe": {}, "problem": LoginRefused("n1", "no key is taken", "ssh-add")},
@@ -219,6 +232,35 @@ def test_problems_of_a_deployment_or_connection_are_reported_with_a_remedy(
     assert found == severity
     assert said in text
     assert remedy
+
+
+@pytest.mark.parametrize(
+    "check, seen, said",
+    [
+        (
+            "leftovers",
+            {
+                "observed": ObservedState("n1", "d1", {"b1": "running"}, DEPLOYMENT),
+                "holder": "eve@lab since 9:00 for `deploy`",
+            },
+            "deployment d1 runs, 1 process",
+        ),
+        (
+            "leftovers",
+            {"observed": ObservedState("n1", "d1", {"b1": "running", "b2": "running"}, DEPLOYMENT)},
+            "deployment d1 runs, 2 processes",
+        ),
+        (
+            "lock",
+            {"interrupted": "`bench x` of eve@lab", "observed": ObservedState("n1")},
+            "`bench x` of eve@lab, was interrupted, and nothing of it is left",
+        ),
+    ],
+)
+def test_a_command_at_work_or_without_remains_needs_no_remedy(
+    hosts: dict[str, Host], check: str, seen: dict[str, Any], said: str
+) -> None:
+    assert list(check_host(looked(hosts["n1"], **seen), check)) == [("ok", f"n1: {said}", "")]
 
 
 def test_expectations_are_read_from_the_inventory(tmp_path: Path) -> None:

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.agent.host.private_files import lock_holder, lock_path, operator_lock
+from brokerd.agent.host.private_files import (
+    interrupted_command,
+    lock_holder,
+    lock_path,
+    operator_lock,
+)
 from brokerd.errors import ControlError
 
 
@@ -64,11 +69,35 @@ def test_the_lock_of_an_operator_that_was_killed_is_free(tmp_path: Path) -> None
     subprocess.run([sys.executable, "-c", program], check=False)
     assert lock_path(root).exists()
     assert lock_holder(root) is None
+    assert interrupted_command(root).startswith("`deploy` of ")
     with operator_lock(root, "deploy"):
         holder = lock_holder(root)
         assert holder is not None
         assert (holder["purpose"], holder["pid"]) == ("deploy", os.getpid())
+        assert interrupted_command(root) == ""
     assert not lock_path(root).exists()
+    assert interrupted_command(root) == ""
+
+
+def test_a_lock_that_its_process_never_released_names_the_interrupted_command(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "host"
+    lock = operator_lock(root, "deploy demo", "ann@lab", 7)
+    lock.__enter__()
+    assert interrupted_command(root) == ""
+    holder = lock_holder(root)
+    assert holder is not None
+    del lock  # as at the end of a helper that lost its connection
+    assert lock_holder(root) is None
+    assert interrupted_command(root) == f"`deploy demo` of ann@lab, begun {holder['since']}"
+
+
+@pytest.mark.parametrize("content", ["", "torn {", "[]", '{"who": "ann"}'])
+def test_a_lock_without_a_purpose_names_no_command(tmp_path: Path, content: str) -> None:
+    root = tmp_path / "host"
+    lock_path(root).write_text(content)
+    assert interrupted_command(root) == ""
 
 
 def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:

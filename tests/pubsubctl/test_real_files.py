@@ -576,3 +576,59 @@ def test_a_gateway_that_is_named_with_its_user_is_resolved_with_that_user(tmp_pa
     assert by_ssh(path, "ops@gw")["hostname"] == ["ops.gw"]
     inventory = imported(tmp_path, read_ssh_config(text, path))
     assert gateway_of(inventory, "n1") == ("ops.gw", 5, "ops", None)
+
+
+def test_an_inventory_in_toml_is_imported(tmp_path: Path) -> None:
+    source = tmp_path / "hosts.toml"
+    text = (
+        "[brokers.hosts]\nn1 = { ansible_host = '10.0.0.1', ansible_port = 2222 }\n"
+        "[brokers.vars]\nansible_user = 'lab'\n[all.vars]\nansible_user = 'x'\n"
+    )
+    inventory = imported(tmp_path, read_ansible(text, source))
+    host = inventory.host("n1")
+    assert (host.address, host.port, host.user) == ("10.0.0.1", 2222, "lab")
+    assert host.groups == ("brokers",)
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("[g]\nchildren = 'h'\n", ":2: g.children: expected a list, got 'h'"),
+        ("[g]\n\nhosts = ['n1']\n", ":3: g.hosts: expected a table, got ['n1']"),
+        ("[g.hosts]\nn1 = 'x'\n", ": host 'n1': expected a map"),
+        ("[g]\nchildren = [{ a = 1 }]\n", ":2: g.children: { a = 1 } is no name of a group"),
+        ("plugin = 'constructed'\n", ":1: plugin 'constructed' is a program, and is not run"),
+        ("[g]\nn1 ansible_user=x\n", ": not TOML: Expected '=' after a key"),
+    ],
+    ids=["children", "hosts", "host", "child", "plugin", "ini"],
+)
+def test_a_malformed_inventory_in_toml_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read_ansible(text, Path("hosts.toml"))
+    assert caught.value.problems[0].startswith(f"hosts.toml{problem}")
+
+
+def test_names_that_ansible_skips_or_invents_are_noted() -> None:
+    text = "title = 'lab'\n[g]\nchildren = ['broker']\nhosts = { n1 = {} }\n[brokers]\n"
+    notes = read_ansible(text, Path("hosts.toml")).notes
+    assert "hosts.toml:1: title: is no group, and is skipped" in notes
+    undefined = "no group called 'broker' is defined; did you mean 'brokers'?"
+    assert f"hosts.toml:3: g.children: {undefined}" in notes
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("Host n1\n HostName gw\n ProxyJump edge,gw\n", "the last hop is the host itself"),
+        ("Host n1\n ProxyJump gw:%p\n", "'gw:%p' is no hop"),
+    ],
+    ids=["itself", "port"],
+)
+def test_a_jump_that_ssh_refuses_is_refused_for_its_host(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    found = read_ssh_config(f"{text}Host m1\n User x\n", Path("config"))
+    (refused,) = refusal(found)
+    assert refused.startswith("config:")
+    assert refused.endswith(problem)
+    assert [host.name for host in imported(tmp_path, found, skip_unusable=True).hosts] == ["m1"]

@@ -1,5 +1,6 @@
 """Stories about `status`: ended brokers, states of protocols, hosts during deployment."""
 
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,7 +9,7 @@ import trio
 
 from brokerd.agent.client import AgentClient
 from pubsubctl.commands.status import _result, describe_end, detail_lines
-from pubsubctl.console.console import Console
+from pubsubctl.console.console import Console, Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import Unreachable
 from pubsubctl.hosts.hosts import Lab
@@ -67,8 +68,9 @@ class DeployingHost:
 
     host = SimpleNamespace(name="h1")
 
-    def __init__(self, holder: str) -> None:
+    def __init__(self, holder: str, interrupted: str = "") -> None:
         self._holder = holder
+        self._interrupted = interrupted
 
     async def read_deployment(self) -> dict[str, Any]:
         topology = {"name": "chain", "brokers": ["b1"], "links": [], "schema": "topology/1"}
@@ -77,25 +79,55 @@ class DeployingHost:
     async def lock_holder(self) -> str:
         return self._holder
 
+    async def interrupted_command(self) -> str:
+        return self._interrupted
+
     def open_agent(self) -> Any:
         raise Unreachable("h1: no agent answers")
 
 
-def test_a_host_that_another_command_deploys_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def status_of(connector: DeployingHost, monkeypatch: pytest.MonkeyPatch) -> Result:
     async def no_complaint(connector: object) -> str:
         return ""
 
+    async def on_all(look: Any) -> None:
+        await look(connector)
+
     monkeypatch.setattr("pubsubctl.state.lack_of_room", no_complaint)
     monkeypatch.setattr("pubsubctl.commands.status._headline", lambda about: "chain")
+    lab = cast(Lab, SimpleNamespace(connectors=[connector], on_all=on_all))
+    state = trio.run(lab_state, lab)
+    return _result(Invocation(console=Console()), state, "", hosts=1, detail=False)
+
+
+def test_a_host_that_another_command_deploys_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for holder, errors in (("ann (pid 7) since 10:00 for `deploy chain`", 0), ("", 1)):
-        connector = DeployingHost(holder)
-
-        async def on_all(look: Any, connector: DeployingHost = connector) -> None:
-            await look(connector)
-
-        lab = cast(Lab, SimpleNamespace(connectors=[connector], on_all=on_all))
-        state = trio.run(lab_state, lab)
-        result = _result(Invocation(console=Console()), state, "", hosts=1, detail=False)
+        result = status_of(DeployingHost(holder), monkeypatch)
         assert len(result.because) == errors
         assert (f"at work there: {holder}" in result.text) == bool(holder)
         assert result.document["busy"] == ({"h1": holder} if holder else {})
+
+
+class HalfStartedHost(DeployingHost):
+    """A host whose agent runs and has not started its broker."""
+
+    transport = SimpleNamespace(program=None)
+
+    async def status(self) -> dict[str, Any]:
+        return {"lease": None, "faults": [], "processes": {}}
+
+    @asynccontextmanager
+    async def open_agent(self) -> Any:
+        yield self
+
+
+def test_status_names_the_command_that_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_program() -> None:
+        return None
+
+    monkeypatch.setattr(HalfStartedHost, "transport", SimpleNamespace(program=no_program))
+    command = "`deploy chain` of ann@lab, begun 10:00"
+    for connector in (DeployingHost("", command), HalfStartedHost("", command)):
+        result = status_of(connector, monkeypatch)
+        assert f"{command}, was interrupted; repeat it, or `pubsubctl down`" in result.text
+        assert result.document["interrupted"] == {"h1": command}

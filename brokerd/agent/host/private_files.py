@@ -73,7 +73,8 @@ def _refuse_others(path: Path) -> None:
 def operator_lock(root: Path, purpose: str, who: str = "", pid: int = 0) -> Iterator[int]:
     """Exclude other changes of `root` while this block runs.
 
-    A process that is given the descriptor shares the lock, which is free when all have ended.
+    A process that is given the descriptor shares the lock, which is free when all have ended. The
+    file of a lock that was never released stays: see `interrupted_command`.
 
     Args:
         who, pid: the operator and process that request the lock, if not this process.
@@ -86,6 +87,7 @@ def operator_lock(root: Path, purpose: str, who: str = "", pid: int = 0) -> Iter
     if descriptor is None:
         advice = _describe_wait(str((lock_holder(root) or {}).get("purpose", "")), purpose)
         raise ControlError("busy", f"{root}: locked by {holder_text(root)}; {advice}")
+    is_abandoned = False
     try:
         holder = {
             "who": who or operator_name(),
@@ -96,9 +98,13 @@ def operator_lock(root: Path, purpose: str, who: str = "", pid: int = 0) -> Iter
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
         yield descriptor
+    except GeneratorExit:
+        is_abandoned = True  # at the end of a process that lost its connection to the operator
+        raise
     finally:
         # Unlinked while still locked: a waiter on the old file sees that the file is gone.
-        path.unlink(missing_ok=True)
+        if not is_abandoned:
+            path.unlink(missing_ok=True)
         os.close(descriptor)
         try:
             path.parent.rmdir()
@@ -118,20 +124,43 @@ def lock_path(root: Path) -> Path:
 
 def lock_holder(root: Path) -> dict[str, Any] | None:
     """Return the holder of a root's lock, with the keys of its file; None if there is none."""
+    found = _read_lock(root)
+    return found[0] if found is not None and found[1] else None
+
+
+def interrupted_command(root: Path) -> str:
+    """Return the last holder of a root's lock if the lock was never released, in words; or "".
+
+    The command was killed, or lost its connection. The next command on the root takes the lock.
+    """
+    holder, is_held = _read_lock(root) or ({}, True)
+    if is_held or not holder.get("purpose"):
+        return ""
+    return (
+        f"`{holder['purpose']}` of {holder.get('who', 'somebody')}, begun "
+        f"{holder.get('since', 'at an unknown time')}"
+    )
+
+
+def _read_lock(root: Path) -> tuple[dict[str, Any], bool] | None:
+    """Return the content of a root's lock, and whether it is held; None without a lock."""
     try:
         descriptor = os.open(lock_path(root), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None
+    is_held = False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_held = True
+        if not is_held and not os.fstat(descriptor).st_nlink:
+            return None  # released since it was opened
         try:
             content = json.loads(os.pread(descriptor, 4096, 0))
         except ValueError:
             content = {}  # taken this very moment, and not yet signed
-        return content if isinstance(content, dict) else {}
-    else:
-        return None
+        return (content if isinstance(content, dict) else {}), is_held
     finally:
         os.close(descriptor)
 

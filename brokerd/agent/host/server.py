@@ -30,6 +30,7 @@ from brokerd.agent.facts import machine_facts
 from brokerd.agent.host.bootstrap import BLOBS, COMPLETE
 from brokerd.agent.host.private_files import (
     holder_text,
+    interrupted_command,
     lock_holder,
     make_private_folder,
     operator_lock,
@@ -138,8 +139,9 @@ class HostSide:
         return {}
 
     async def lock_holder(self) -> dict[str, Any]:
-        """Return the holder of the lock, in words; "" if there is none."""
-        return {"holder": holder_text(self.root) if lock_holder(self.root) is not None else ""}
+        """Return the `holder` of the lock and an `interrupted` command, in words, or ""."""
+        holder = holder_text(self.root) if lock_holder(self.root) is not None else ""
+        return {"holder": holder, "interrupted": interrupted_command(self.root)}
 
     async def read_deployment(self) -> dict[str, Any]:
         """Return the recorded deployment, in `deployment`; None if there is none."""

@@ -162,6 +162,10 @@ class Connector:
         """Return the holder of the lock with time and purpose, in words; "" if the lock is free."""
         return str((await self._call("lock_holder")).get("holder", ""))
 
+    async def interrupted_command(self) -> str:
+        """Return the last command on the host if interrupted, in words; or ""."""
+        return str((await self._call("lock_holder")).get("interrupted", ""))
+
     async def facts(self) -> dict[str, Any]:
         """Return facts about the machine."""
         return await self._call("facts")

@@ -127,7 +127,7 @@ def route_of(text: str, *, is_jump: bool, target: Target, where: str, depth: int
     if text.lower() == "none":
         return []
     if is_jump:
-        return read_hops(fill_tokens(text, target.tokens(), where), where)
+        return _jumps_to(text, target, where)
     place = f"{where}: ProxyCommand {shown(text)}"
     if depth > DEEPEST_COMMAND or len(text) > LONGEST_COMMAND:
         raise UserError(f"{place}: too long, or nested too deeply")
@@ -145,6 +145,22 @@ def route_of(text: str, *, is_jump: bool, target: Target, where: str, depth: int
         forward = f"-W {shown(line.forward)}" if line.forward else "no -W"
         raise UserError(f"{place}: expected -W %h:%p, which is {wanted[0]}; found {forward}")
     return hops_of_command_line(line, line.words[0], place, depth + 1)
+
+
+def _jumps_to(text: str, target: Target, where: str) -> list[Hop]:
+    """Return the hops of a ProxyJump to a machine, which ssh reads before it fills in tokens.
+
+    Raises:
+        UserError: the text is no list of hops, or the last hop is the machine itself.
+    """
+    read_hops(text, where)
+    hops = read_hops(fill_tokens(text, target.tokens(), where), where)
+    user = target.tokens()["r"]
+    for last in hops[-1:]:
+        is_same = last.host.lower() == target.hostname.lower() and last.user in ("", user)
+        if is_same and (last.port or 22) == target.port:
+            raise UserError(f"{where}: ProxyJump {shown(text)}: the last hop is the host itself")
+    return hops
 
 
 def hops_of_command_line(line: CommandLine, host: str, where: str, depth: int) -> list[Hop]:

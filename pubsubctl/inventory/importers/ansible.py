@@ -1,11 +1,7 @@
-"""Importer for Ansible inventories, with the folders of variables beside the inventory.
+"""Importer for Ansible inventories: hosts, groups, and connection variables.
 
-Variables in the folders group_vars and host_vars beside an Ansible inventory.
-
-Only files of groups and hosts of the inventory are read, as data, and only below the folder of the
-inventory. A file that is encrypted as a whole is noted, and not read.
-
-Importer for Ansible inventories, INI and YAML: hosts, groups, and connection variables.
+Of the folders group_vars and host_vars beside the inventory, only files of its groups and hosts are
+read, as data. A file that is encrypted as a whole is noted, and not read.
 
 The readers are our own, because `ansible-inventory` runs executable files and plugins. Nothing is
 rendered, looked up or run here. A host that needs a template, a value in a vault, or a route that
@@ -24,7 +20,13 @@ from pubsubctl.hosts.files import shown
 from pubsubctl.hosts.ssh.config_syntax import Target, connection_tokens, fill_tokens
 from pubsubctl.hosts.ssh.host_settings import SSH_PORT
 from pubsubctl.hosts.ssh.proxies import CommandLine, Hop, read_command_line, route_of
-from pubsubctl.inventory.importers.ansible_files import Table, plain_yaml, read_ini, read_yaml
+from pubsubctl.inventory.importers.ansible_files import (
+    Table,
+    plain_yaml,
+    read_ini,
+    read_toml,
+    read_yaml,
+)
 from pubsubctl.inventory.importers.ansible_groups import ALL, UNGROUPED, Groups, Setting
 from pubsubctl.inventory.importers.findings import (
     Findings,
@@ -139,7 +141,7 @@ def read_ansible(text: str, source: Path) -> Findings:
     """Return the hosts of an Ansible inventory; the content decides between INI and YAML.
 
     Raises:
-        UserError: the text is neither format, or is malformed; names line or host.
+        UserError: the text is in no format of Ansible, or is malformed; names line or host.
     """
     found = Findings()
     with printable_errors():
@@ -154,12 +156,14 @@ def read_ansible(text: str, source: Path) -> Findings:
 
 
 def _groups_of(text: str, source: Path) -> Groups:
-    """Return the content, read as Ansible does: YAML first for names of YAML files, else INI."""
+    """Return the content, read as Ansible does: the name of a file decides on the first format."""
     if text.startswith("#!"):
         raise UserError(
             f"{source}:1: {shown(text.splitlines()[0])}: a program, which is not run; import "
             "what `ansible-inventory -i FILE --list --yaml` writes"
         )
+    if source.suffix == ".toml":
+        return read_toml(text, source)
     readers: list[Callable[[str, Path], Groups]] = [read_ini]
     if source.suffix in _YAML_SUFFIXES:
         readers = [read_yaml, read_ini]

@@ -1,10 +1,6 @@
-"""Readers for Ansible inventories in INI and YAML format.
+"""Readers for Ansible inventories in INI, TOML and YAML format, within bounds.
 
-Reader for Ansible inventories in INI format: hosts, groups, children and variables.
-
-Reader for Ansible inventories in YAML format, within bounds.
-
-The reader builds maps, lists and scalars out of parser events, so that nothing in the file
+The reader of YAML builds maps, lists and scalars out of parser events, so that nothing in the file
 constructs an object. An alias shares the value of its anchor, so the content is not larger than the
 file; keys that merges copy are counted.
 """
@@ -13,7 +9,7 @@ import ast
 import re
 import shlex
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +18,7 @@ import yaml
 
 from brokerd.text import nearest
 from pubsubctl.errors import UserError
-from pubsubctl.hosts.files import shown
+from pubsubctl.hosts.files import TomlFile, shown, toml_of
 from pubsubctl.inventory.importers.ansible_groups import (
     ALL,
     MOST_ENTRIES,
@@ -175,6 +171,51 @@ def read_yaml(text: str, source: Path) -> Groups:
     for name, body in content.items():
         reader.read(name, body, 0)
     return reader.groups
+
+
+def read_toml(text: str, source: Path) -> Groups:
+    """Return the content of an inventory in TOML format.
+
+    Raises:
+        UserError: the text is no inventory in TOML format; names line and key.
+    """
+    file = toml_of(text, source)
+    if "plugin" in file.values:
+        plugin = shown(file.values["plugin"])
+        raise UserError(f"{file.where(('plugin',))} {plugin} is a program, and is not run")
+    reader = _GroupReader(source, Groups(source))
+    for name, body in file.values.items():
+        if isinstance(body, dict):
+            reader.read(name, _group_of_toml(file, name, body), 0)
+        else:
+            reader.groups.note(f"{file.where((name,))}: is no group, and is skipped")
+    for name, group in reader.groups.groups.items():
+        for child in (child for child in group.children if child not in file.values):
+            text = reader.groups.describe_undefined(child, [*file.values])
+            reader.groups.note(f"{file.where((name, 'children'))}: {text}")
+    return reader.groups
+
+
+def _group_of_toml(file: TomlFile, name: str, body: Mapping[str, Any]) -> Table:
+    """Return the body of a group as YAML has it: children are keys of a map."""
+    for key in _SECTIONS:
+        kind, text = (list, "list") if key == "children" else (dict, "table")
+        if not isinstance(body.get(key, kind()), kind):
+            raise UserError(f"{file.where((name, key))}: expected a {text}, got {shown(body[key])}")
+    children = body.get("children", [])
+    if bad := [child for child in children if not isinstance(child, str)]:
+        raise UserError(f"{file.where((name, 'children'))}: {shown(bad[0])} is no name of a group")
+    return _with_lines(file, (name,), {**body, "children": dict.fromkeys(children)})
+
+
+def _with_lines(file: TomlFile, place: tuple[str, ...], values: Mapping[str, Any]) -> Table:
+    """Return a table of a TOML file with the lines of its keys."""
+    found = Table()
+    for key, value in values.items():
+        inner = (*place, key)
+        found[key] = _with_lines(file, inner, value) if isinstance(value, dict) else value
+        found.lines[key] = file.line_of(inner)
+    return found
 
 
 @dataclass
