@@ -57,6 +57,8 @@ ANSWER_TIMEOUT_MS: Final = 10_000
 STOP_TIMEOUT_MS: Final = 10_000
 METRICS_TIMEOUT_MS: Final = 2_000
 MAXIMUM_PORT: Final = 65_535
+MOST_MS: Final = 1 << 50
+"""Longest lease or timeout that a request may state."""
 
 _FLUSH_S: Final = 2.0
 
@@ -441,7 +443,13 @@ class Agent:
                 self._hold_watchdog = None
             lease_file.unlink(missing_ok=True)
         else:
-            write_lease(lease_file, deadline_ns)
+            try:
+                write_lease(lease_file, deadline_ns)
+            except OSError as error:
+                if not lease_file.exists():
+                    raise
+                # This agent has the new lease; only without it the older one counts.
+                logger.warning("the watchdog has an older lease: %s", error)
             if self._hold_watchdog is None or not self._hold_watchdog.is_alive():
                 config = {"root": str(self.paths.root), "lease_file": str(lease_file)}
                 self._hold_watchdog = await self._image.fork("hold-watchdog", config, name="hold")
@@ -474,7 +482,10 @@ class Agent:
         await self._faults.heal_all("lease" if why == "lease" else "request", ending=True)
         await self._supervisor.stop_all(timeout_ms / 1000)
         await self._set_hold(None)
-        await self._journal.write("end", why=why)
+        try:
+            await self._journal.write("end", why=why)
+        except OSError as error:  # the next agent finds that every process has ended
+            logger.warning("the end is not in the journal: %s", error)
         self._ended.set()
 
     def _leave_nothing(self) -> None:
@@ -563,6 +574,8 @@ def _with_arguments(name: str, command: Callable[..., Awaitable[dict[str, Any]]]
                 raise ControlError("user", f"{name}: no argument {key[:40]!r}{known}")
             if not _is_of(value, parameters[key].annotation):
                 raise ControlError("user", f"{name}: {key} is a {type(value).__name__}")
+            if key.endswith("_ms") and isinstance(value, int) and not 0 <= value <= MOST_MS:
+                raise ControlError("user", f"{name}: {key} = {value}; 0 to {MOST_MS}")
         if missing := [key for key in required if key not in arguments]:
             raise ControlError("user", f"{name}: argument {missing[0]!r} is missing")
         return await command(**arguments)

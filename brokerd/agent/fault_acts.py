@@ -287,7 +287,7 @@ class FaultActs:
                 await self._call(process.name, "fault_heal", {"fault_id": fault.fault_id})
             elif fault.verb == "host-loss" and fault.applied_ns and not process.is_running:
                 await self._start_again(fault)
-        except ControlError as error:  # its own lease ends it
+        except (ControlError, OSError) as error:  # its own lease ends it
             logger.warning("fault %s, half applied: %s", fault.fault_id, error)
         else:
             self.dismiss_watchdog(fault)

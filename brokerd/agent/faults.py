@@ -25,7 +25,6 @@ from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.agent.supervisor import ManagedProcess, Supervisor
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import LASTING_VERBS, OFFLINE_VERBS, STOPPING_VERBS, VERB_TABLE
-from brokerd.storage.files import is_out_of_descriptors
 
 HealedBy = Literal["request", "lease", "process-death"]
 
@@ -88,13 +87,18 @@ class FaultKeeper:
         async with fault.changing:
             if fault.verb in LASTING_VERBS:
                 fault.deadline_ns = time.monotonic_ns() + fault.lease_ms * 1_000_000
-            await self._journal.write(
-                "fault",
-                **fault.definition(),
-                lease_ms=fault.lease_ms,
-                deadline_ns=fault.deadline_ns,
-                undo=self._acts.undo_plan(fault),
-            )
+            try:
+                await self._journal.write(
+                    "fault",
+                    **fault.definition(),
+                    lease_ms=fault.lease_ms,
+                    deadline_ns=fault.deadline_ns,
+                    undo=self._acts.undo_plan(fault),
+                )
+            except OSError:
+                fault.state = "failed"
+                del self.faults[fault.fault_id]
+                raise
             try:
                 await self._acts.apply(fault, process)
             except BaseException:
@@ -163,7 +167,7 @@ class FaultKeeper:
                 else:
                     await self.heal(fault.fault_id, by)
                 healed.append(fault)
-            except ControlError as error:
+            except (ControlError, OSError) as error:
                 logger.warning("fault %s was not healed: %s", fault.fault_id, error)
         return healed
 
@@ -233,9 +237,7 @@ class FaultKeeper:
         async def heal(fault: Fault) -> None:
             try:
                 await self.heal(fault.fault_id, "lease")
-            except (ControlError, OSError) as error:
-                if isinstance(error, OSError) and not is_out_of_descriptors(error):
-                    raise
+            except (ControlError, OSError) as error:  # a full disk, or no free descriptor
                 logger.warning("fault %s outlives its lease: %s", fault.fault_id, error)
                 await trio.sleep(_RETRY_S)
             finally:

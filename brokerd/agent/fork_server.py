@@ -97,9 +97,10 @@ class ForkServer:
         if isinstance(reply, Refusal):
             raise ControlError(reply.kind, reply.text)
         assert isinstance(reply, Answer), reply
-        pid = reply.result["pid"]
+        pid, start_time = reply.result["pid"], reply.result["start_time"]
         assert isinstance(pid, int), reply
-        return ProcessIdentity.of(pid)  # a child of ours: there until it is waited for
+        assert isinstance(start_time, int), reply
+        return ProcessIdentity(pid, start_time)
 
     async def _call(self, command: str, arguments: dict[str, Any]) -> ControlMessage:
         if self._stream is None:
@@ -170,7 +171,12 @@ def _serve_forks(connection: socket.socket, roles: Mapping[str, Role], agent_pid
         else:
             try:
                 pid, settled = _fork_orphan(roles, agent_pid, request.arguments)
-                reply = Answer(request.id, {"pid": pid, "settled": settled})
+                # Read here: the agent may have no free descriptor, and would lose its child. The
+                # process is there until the agent waits for it.
+                start_time = ProcessIdentity.of(pid).start_time
+                reply = Answer(
+                    request.id, {"pid": pid, "start_time": start_time, "settled": settled}
+                )
             except BlockingIOError:
                 reply = Refusal(request.id, "busy", f"{NO_PROCESS}; {NO_PROCESS_ADVICE}")
             except OSError as error:

@@ -4,10 +4,13 @@ The next agent of the same root reads the journal: processes that may be alive, 
 commands, and faults to be healed.
 """
 
+import errno
 import json
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +23,14 @@ from brokerd.runtime.threads import run_in_thread
 
 Entry = dict[str, Any]
 
+logger = logging.getLogger(__name__)
+
 
 class Journal:
     """An append-only file of JSON lines.
 
-    Every line has `entry` (its kind) and `t_ns` (monotonic).
+    Every line has `entry` (its kind) and `t_ns` (monotonic). An entry is complete or absent: a
+    write that fails leaves no part of a line, which would spoil the next one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,6 +39,7 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         sync_folder(path.parent)  # a file that is not in its folder is no journal
         self._limiter = trio.CapacityLimiter(1)
+        self._waiting = b""
 
     async def write(self, entry: str, **details: Any) -> None:
         """Append an entry, durable on return.
@@ -43,23 +50,42 @@ class Journal:
         await self._append(entry, details, durable=True)
 
     async def note(self, entry: str, **details: Any) -> None:
-        """Append an entry that need only survive a crash of this agent."""
-        await self._append(entry, details, durable=False)
+        """Append an entry that need only survive a crash of this agent.
+
+        An entry that cannot be written now, as on a full disk, is written before the next one.
+        """
+        try:
+            await self._append(entry, details, durable=False)
+        except OSError as error:
+            logger.warning("journal: %s waits: %s", entry, error)
 
     async def _append(self, entry: str, details: dict[str, Any], durable: bool) -> None:
         line = json.dumps({"entry": entry, "t_ns": time.monotonic_ns(), **details}) + "\n"
-        data = line.encode()
 
         def append() -> None:
-            if os.write(self._file, data) != len(data):
-                raise OSError(f"{self._path}: the disk took only a part of a line")
-            if durable:
-                os.fdatasync(self._file)
+            if not durable:
+                self._waiting += line.encode()
+            self._write(self._waiting + (line.encode() if durable else b""), durable)
+            self._waiting = b""
 
         # Uncancellable: an entry is complete or absent, independent of the request.
         await run_in_thread(append, limiter=self._limiter)
 
+    def _write(self, data: bytes, durable: bool) -> None:
+        end = os.fstat(self._file).st_size
+        try:
+            if os.write(self._file, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+            if durable:
+                os.fdatasync(self._file)
+        except OSError:
+            os.ftruncate(self._file, end)
+            raise
+
     def close(self) -> None:
+        if self._waiting:
+            with suppress(OSError):
+                self._write(self._waiting, durable=False)
         os.close(self._file)
 
 

@@ -28,6 +28,7 @@ RESERVED_DESCRIPTORS: Final = 64
 _REQUEST_BYTES: Final = 8_192
 REQUEST_S: Final = 5.0
 _AT_ONCE: Final = 4
+_LINGER_S: Final = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -200,9 +201,9 @@ class MetricsServer:
     """A server of `GET /metrics` on a port of the loopback address.
 
     Any local user may connect. So a connection has `REQUEST_S` from its acceptance to the end of
-    the answer, and the oldest of `WAITING_CONNECTIONS` without a request is closed for a new
-    connection. The last `RESERVED_DESCRIPTORS` of the process are never used here: the agent needs
-    these to end faults.
+    the answer. The oldest of `WAITING_CONNECTIONS` is closed for a new connection: of those that
+    have sent no request, or have not read the answer. The last `RESERVED_DESCRIPTORS` of the
+    process are never used here: the agent needs these to end faults.
 
     Args:
         collect: returns the present families; called once per request.
@@ -254,15 +255,11 @@ class MetricsServer:
                 try:
                     head = await _request_head(stream)
                     self._waiting.pop(scope, None)
-                    if head is not None and self._requests >= PENDING_REQUESTS:
-                        await stream.send_all(_BUSY)
-                    elif head is not None:
-                        self._requests += 1
-                        try:
-                            async with self._room:
-                                await stream.send_all(await self._response(head))
-                        finally:
-                            self._requests -= 1
+                    if head is not None:
+                        response = await self._response_in_turn(head)
+                        self._waiting[scope] = None
+                        await stream.send_all(response)
+                        await _end_orderly(stream)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     pass  # the collector has disconnected; it will retry
                 except OSError as error:  # its next request may be answered
@@ -271,7 +268,24 @@ class MetricsServer:
             self._waiting.pop(scope, None)
             stream.socket.close()
 
+    async def _response_in_turn(self, head: bytes) -> bytes:
+        """Return the response once few others are computed; a reader that is slow delays nobody."""
+        if self._requests >= PENDING_REQUESTS:
+            return _BUSY
+        self._requests += 1
+        try:
+            async with self._room:
+                response = await self._response(head)
+        finally:
+            self._requests -= 1
+        if head.startswith(b"HEAD "):
+            return response[: response.index(b"\r\n\r\n") + 4]
+        return response
+
     async def _response(self, head: bytes) -> bytes:
+        if b"\r\n\r\n" not in head:
+            text = f"a request has at most {_REQUEST_BYTES} bytes\n"
+            return _response_of("431 Request Header Fields Too Large", text)
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return _response_of("400 Bad Request", "this is not a request of HTTP/1.1\n")
@@ -280,19 +294,31 @@ class MetricsServer:
             return _response_of("404 Not Found", "what there is is at /metrics\n")
         if method not in (b"GET", b"HEAD"):
             return _response_of("405 Method Not Allowed", "GET it\n", "Allow: GET, HEAD\r\n")
-        answer = _response_of("200 OK", exposition(await self._collect()))
-        return answer if method == b"GET" else answer[: answer.index(b"\r\n\r\n") + 4]
+        return _response_of("200 OK", exposition(await self._collect()))
 
 
 async def _request_head(stream: trio.SocketStream) -> bytes | None:
-    """Return the bytes before the empty line; None if the request ends before, or is too long."""
+    """Return the request with its empty line; None if the stream ends before.
+
+    A request that is too long has no empty line.
+    """
     head = b""
     while b"\r\n\r\n" not in head:
+        if len(head) > _REQUEST_BYTES:
+            return head
         chunk = await stream.receive_some(_REQUEST_BYTES)
-        head += chunk
-        if not chunk or len(head) > _REQUEST_BYTES:
+        if not chunk:
             return None
+        head += chunk
     return head
+
+
+async def _end_orderly(stream: trio.SocketStream) -> None:
+    """Read what the client still sends: to close before would discard the sent response."""
+    await stream.send_eof()
+    with trio.move_on_after(_LINGER_S):
+        while await stream.receive_some(_REQUEST_BYTES):
+            pass
 
 
 def _log_accept_failure(error: OSError) -> None:

@@ -13,8 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Self, TypeVar
 
-from brokerd.storage.files import is_out_of_descriptors
-
 STOPPED = "T"
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -49,9 +47,7 @@ class ProcessIdentity:
             state, start_time = _stat(f"/proc/{self.pid}/stat")
         except ProcessLookupError:
             return False
-        except OSError as error:
-            if not is_out_of_descriptors(error):
-                raise
+        except OSError:
             return self._has_pid()  # as precise as possible without a descriptor
         return start_time == self.start_time and state not in "ZX"
 
@@ -161,12 +157,13 @@ class ProcessIdentity:
 
 
 def take_sample(take: Callable[[], Sample]) -> Sample | None:
-    """Return a sample of /proc; None if no file descriptor is free to take it."""
+    """Return a sample of /proc; None if it cannot be taken.
+
+    No file descriptor or memory may be free, and a kernel may hide or lack a file.
+    """
     try:
         return take()
-    except OSError as error:
-        if not is_out_of_descriptors(error):
-            raise
+    except OSError:
         return None
 
 

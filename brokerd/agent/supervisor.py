@@ -25,7 +25,6 @@ from brokerd.errors import ControlError
 from brokerd.files import write_whole
 from brokerd.overlay.topology import nearest
 from brokerd.runtime.state_folder import describe_obstacle, read_loss
-from brokerd.storage.files import is_out_of_descriptors
 
 logger = logging.getLogger(__name__)
 
@@ -218,7 +217,7 @@ class Supervisor:
         if not process.is_running:
             return False
         if not process.expected_exit:
-            await self._journal.write("stop", process=name)
+            await self._journal.note("stop", process=name)
         self.signal(process, number, expected_exit="planned")
         self.signal(process, signal.SIGCONT)  # a frozen process would not receive it
         with trio.move_on_after(timeout_s) as scope:
@@ -367,9 +366,7 @@ class Supervisor:
             assert process.adopted, process
             await self._note_end(process, None, None, None)
             return
-        except OSError as error:
-            if not is_out_of_descriptors(error):
-                raise
+        except OSError:  # no descriptor or memory is free
             self._nursery.start_soon(self._watch_later, process)
             return
         self._nursery.start_soon(self._wait_end, process, descriptor)

@@ -24,6 +24,7 @@ from brokerd.model.predicate import (
     Constraint,
     Predicate,
     Scalar,
+    comparison_key,
     holds_for,
     kind,
 )
@@ -156,9 +157,9 @@ class MatchingIndex(Generic[Key]):
         self._next_serial += 1
         self._serials[key] = serial
         self._keys[serial] = key
-        self._undo[key] = [
-            undo for conjunction in predicate.any_of for undo in self._file(serial, conjunction)
-        ]
+        undo = self._undo[key] = []
+        for conjunction in predicate.any_of:
+            undo += self._file(serial, conjunction, _FILED_VALUES - len(undo))
 
     def remove(self, key: Key) -> None:
         """Remove a key and its predicate. The key must be filed."""
@@ -244,15 +245,16 @@ class MatchingIndex(Generic[Key]):
             matched.append(of_these)
         return matched
 
-    def _file(self, serial: int, conjunction: Conjunction) -> list[Callable[[], None]]:
-        access = self._choose_access(conjunction)
+    def _file(self, serial: int, conjunction: Conjunction, room: int) -> list[Callable[[], None]]:
+        """File a conjunction in at most `room` places, or in one; return the undoing functions."""
+        access = self._choose_access(conjunction, room)
         place = self._next_place
         self._next_place += 1
         if access is None:
             return [_put(self._always, place, _IndexedConjunction(serial, _compile(conjunction)))]
-        attribute, operator, value = access.attribute, access.operator, access.value
+        attribute, value = access.attribute, access.value
         under = self._under.setdefault(attribute, _Under())
-        if operator in ("=", "in"):
+        if _is_equality(access, room):
             values: Any = value if isinstance(value, tuple) else (value,)
             rest = tuple(test for test in conjunction if test is not access)
             filed = _IndexedConjunction(serial, _compile(rest))
@@ -276,9 +278,12 @@ class MatchingIndex(Generic[Key]):
             return [lambda: bounds.remove(bound, place)]
         return [_put(under.present, place, filed)]
 
-    def _choose_access(self, conjunction: Conjunction) -> Constraint | None:
-        """Return the test that leaves the fewest candidates in the present index."""
-        equalities = [test for test in conjunction if test.operator in ("=", "in")]
+    def _choose_access(self, conjunction: Conjunction, room: int) -> Constraint | None:
+        """Return the test that leaves the fewest candidates in the present index.
+
+        A list of more than `room` values is no access.
+        """
+        equalities = [test for test in conjunction if _is_equality(test, room)]
         if equalities:
             return max(equalities, key=lambda test: self._values_of(test.attribute))
         for test in conjunction:
@@ -392,6 +397,14 @@ _NUMERIC: Final[dict[str, Callable[[Any, Any], bool]]] = {
 }
 _NUMBERS: Final = (int, float)
 _NAMES_PER_ATTRIBUTE: Final = 4
+_FILED_VALUES: Final = 512
+"""Largest number of places of one predicate: a subscription must not delay others for long."""
+
+
+def _is_equality(test: Constraint, room: int) -> bool:
+    """Return True for an equality, and for a list of at most `room` values."""
+    is_list = test.operator == "in" and isinstance(test.value, tuple)
+    return test.operator == "=" or (is_list and len(test.value) <= room)  # type: ignore[arg-type]
 
 
 def _is_bound(test: Constraint, operators: Collection[str]) -> bool:
@@ -449,6 +462,24 @@ def _match_between(first: Constraint, second: Constraint) -> Test:
     return test
 
 
+def _match_list(attribute: str, items: frozenset[object], wanted: bool) -> Test:
+    """Return a test of `in` or `not in` that takes the same time for lists of any length.
+
+    Args:
+        items: kind and value of each item.
+        wanted: true for `in`.
+    """
+    kinds = {each[0] for each in items if isinstance(each, tuple)}
+
+    def test(attributes: Attributes) -> bool:
+        value = attributes.get(attribute)
+        if value is None or (own := kind(value)) not in kinds:
+            return False
+        return ((own, value) in items) is wanted
+
+    return test
+
+
 def _compile_one(constraint: Constraint) -> Test:
     attribute, operator, reference = constraint.attribute, constraint.operator, constraint.value
     if operator in _NUMERIC and kind(reference) == "number":
@@ -459,6 +490,8 @@ def _compile_one(constraint: Constraint) -> Test:
         )
     if operator == "not exists":
         return lambda attributes: attribute not in attributes
+    if isinstance(reference, tuple):
+        return _match_list(attribute, frozenset(comparison_key(reference)), operator == "in")
     return lambda attributes: (
         (value := attributes.get(attribute)) is not None and holds_for(operator, value, reference)
     )

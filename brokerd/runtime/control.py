@@ -24,6 +24,7 @@ from brokerd.runtime.control_socket import (
     remove_own_socket,
 )
 from brokerd.runtime.streams import accept_next
+from brokerd.storage.files import is_transient
 from brokerd.wire.control import (
     Answer,
     ControlMessage,
@@ -183,6 +184,9 @@ class ControlServer:
         except ConfigError as error:
             return Refusal(request.id, "user", str(error))
         except Exception as error:
+            if isinstance(error, OSError) and is_transient(error):
+                text = (error.strerror or str(error)).lower()
+                return Refusal(request.id, "busy", f"{request.command}: {text}")
             logger.exception("control command %s failed", request.command)
             return Refusal(request.id, "internal", f"{type(error).__name__}: {str(error)[:1000]}")
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from brokerd.agent.watchdog import run_hold_watchdog, write_lease
 from brokerd.errors import ControlError
 from tests.helpers.agents import Lab, make_lab, next_event, run, until
 from tests.helpers.descriptors import no_free_descriptors
+from tests.helpers.patience import PATIENCE_S
+from tests.helpers.small_disk import fill_disk, mounted_disk
 
 
 @pytest.fixture
@@ -36,6 +39,41 @@ def calm_lab() -> Iterator[Lab]:
 
         run(start)
         yield made
+
+
+# ---------------------------------------------------------------- a full disk
+
+
+def test_processes_end_and_are_stopped_although_the_disk_is_full(
+    lab: Lab,
+) -> None:
+    with mounted_disk(lab.root, 1):
+        lab.root.chmod(0o700)
+
+        async def story() -> None:
+            agent = lab.start_agent()
+            async with lab.client() as client:
+                first = await lab.start(client, "b1")
+                await lab.start(client, "b2")
+                await lab.start(client, "b3")
+                fill_disk(lab.root)
+                size_bytes = -1
+                while size_bytes != (size_bytes := lab.paths.journal.stat().st_size):
+                    with suppress(ControlError):
+                        await client.hold(60_000)
+                events = await client.listen()
+                first.signal(signal.SIGKILL)
+                await next_event(events, "process_exited")
+                assert (await client.stop("b2"))["state"] == "stopped"
+                rows = (await client.shutdown())["processes"]
+                assert [rows[name]["exit_cause"] for name in rows] == [
+                    "unexpected",
+                    *["planned"] * 2,
+                ]
+            assert agent.wait(PATIENCE_S) == 0
+
+        run(story)
+        lab.clear()
 
 
 # ---------------------------------------------------------------- start and stop
@@ -229,6 +267,9 @@ def test_child_processes_end_with_a_killed_process(lab: Lab) -> None:
         ("stop", {"process": "b1", "timeout": 3}, "did you mean 'timeout_ms'"),
         ("stop", {"process": "b1", "timeout_ms": True}, "timeout_ms is a bool"),
         ("stop", {}, "argument 'process' is missing"),
+        ("stop", {"process": "b1", "timeout_ms": -1}, "timeout_ms = -1"),
+        ("shutdown", {"timeout_ms": -1}, "timeout_ms = -1"),
+        ("hold", {"lease_ms": 1 << 62}, f"lease_ms = {1 << 62}"),
         ("facts", {"all": True}, "it takes none"),
         ("status", {"process": "b2"}, "did you mean 'b1'"),
         ("statsu", {}, "did you mean 'status'"),

@@ -34,6 +34,7 @@ from brokerd.errors import ControlError
 from tests.helpers.agents import wait_until
 from tests.helpers.lossy_disk import LossyDisk
 from tests.helpers.patience import PATIENCE_S
+from tests.helpers.small_disk import limit_writes
 
 
 class Processes:
@@ -119,13 +120,32 @@ def test_a_fault_that_cannot_be_applied_is_healed_and_marked_failed(tmp_path: Pa
     assert recall(read_journal(world.path)).faults["f1"]["state"] == "failed"
 
 
-def test_a_fault_is_ended_once_a_descriptor_is_free(tmp_path: Path) -> None:
+def test_a_fault_that_cannot_be_recorded_is_refused_and_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+
+    async def story() -> None:
+        with monkeypatch.context() as patches:
+            limit_writes(patches, 30)
+            with pytest.raises(OSError, match="No space left"):
+                await world.apply("f1", "b1")
+        assert world.told == []
+        assert world.keeper.faults == {}
+        await world.apply("f1", "b1")
+
+    run(story)
+    assert recall(read_journal(world.path)).faults["f1"]["state"] == "applied"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC, errno.ENOMEM, errno.EIO])
+def test_a_fault_is_ended_once_the_machine_permits(tmp_path: Path, number: int) -> None:
     world = World(tmp_path)
 
     async def story() -> None:
         fault = await world.apply("f1", "b1")
         fault.deadline_ns = 1  # its lease is over
-        world.failures.append(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        world.failures.append(OSError(number, os.strerror(number)))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.keeper.heal_by_lease)
             while world.keeper.faults["f1"].is_active:

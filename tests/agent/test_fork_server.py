@@ -20,7 +20,9 @@ def test_the_fork_server_repeats_a_sigchld_that_arrived_during_a_fork() -> None:
     def answer() -> None:
         prefix = image.recv(PREFIX.size, socket.MSG_WAITALL)
         image.recv(header_length(prefix), socket.MSG_WAITALL)
-        image.sendall(encode_control(Answer(1, {"pid": os.getpid()})))
+        own = ProcessIdentity.of(os.getpid())
+        row = {"pid": own.pid, "start_time": own.start_time}
+        image.sendall(encode_control(Answer(1, row)))
 
     async def story() -> None:
         server = ForkServer(here, 1)

@@ -10,6 +10,7 @@ import trio
 from brokerd.agent.journal import Journal, Recollection, read_journal, recall
 from brokerd.errors import StorageCorrupt
 from tests.helpers.lossy_disk import LossyDisk
+from tests.helpers.small_disk import limit_writes
 
 
 def test_an_entry_survives_a_power_failure_once_it_is_written(
@@ -22,6 +23,38 @@ def test_an_entry_survives_a_power_failure_once_it_is_written(
     journal.close()
     disk.crash()
     assert [entry["entry"] for entry in read_journal(tmp_path / "journal")] == ["start"]
+
+
+@pytest.mark.parametrize("room_bytes", [0, 20])
+def test_a_full_disk_spoils_no_line_and_delays_notes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_bytes: int
+) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(path)
+    trio.run(journal.write, "start")
+    with monkeypatch.context() as patches:
+        limit_writes(patches, room_bytes)
+        trio.run(journal.note, "exited")
+        with pytest.raises(OSError, match="No space left"):
+            trio.run(journal.write, "fault")
+        trio.run(journal.note, "hold")
+        assert [entry["entry"] for entry in read_journal(path)] == ["start"]
+    trio.run(journal.write, "end")
+    trio.run(journal.note, "agent")
+    journal.close()
+    entries = [entry["entry"] for entry in read_journal(path)]
+    assert entries == ["start", "exited", "hold", "end", "agent"]
+
+
+def test_a_journal_that_is_closed_writes_the_notes_that_waited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "journal")
+    with monkeypatch.context() as patches:
+        limit_writes(patches, 0)
+        trio.run(journal.note, "exited")
+    journal.close()
+    assert [entry["entry"] for entry in read_journal(tmp_path / "journal")] == ["exited"]
 
 
 @pytest.mark.parametrize("content", ["", "{}\n", '{"entry": "a"}\n{"entry": "b"}\n'])

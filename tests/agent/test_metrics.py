@@ -6,6 +6,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -255,7 +256,8 @@ def test_invalid_http_requests_are_refused_and_delay_no_collector(lab: Lab) -> N
             assert (await in_thread(asked, port, "/metrics?name=x"))[0] == 200
             assert (await in_thread(raw, b"hello\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
             assert await in_thread(raw, b"GET /metrics HTTP/1.1\r\n") == b""
-            assert await in_thread(raw, b"x" * 9_000) == b""
+            assert (await in_thread(raw, b"x" * 9_000)).startswith(b"HTTP/1.1 431 ")
+            assert (await in_thread(asked, port, "/", "HEAD")) == (404, "")
             with socket.create_connection(("127.0.0.1", port)):
                 assert (await in_thread(asked, port))[0] == 200
 
@@ -279,6 +281,48 @@ def test_silent_connections_neither_starve_the_collector_nor_exhaust_descriptors
                 assert answer.startswith(b"HTTP/1.1 200 ")
                 with trio.fail_after(REQUEST_S / 2):
                     assert await _ends(silent[0]), "the oldest is closed"
+            nursery.cancel_scope.cancel()
+
+    run(story)
+
+
+def test_readers_that_are_slow_do_not_starve_the_collector() -> None:
+    name = "pubsubctl_long_total"
+    families = [Family(name, "counter", "Long.", tuple(({"n": str(n)}, n) for n in range(9_000)))]
+
+    async def collect() -> list[Family]:
+        return families
+
+    def slow(port: int) -> socket.socket:
+        reader = socket.socket()
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1_024)
+        reader.connect(("127.0.0.1", port))
+        reader.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        return reader
+
+    async def story() -> None:
+        async with trio.open_nursery() as nursery:
+            port = await nursery.start(MetricsServer(collect).serve, 0)
+            with ExitStack() as stack:
+                for _ in range(PENDING_REQUESTS - 1):
+                    stack.enter_context(await trio.to_thread.run_sync(slow, port))
+                status, text = await trio.to_thread.run_sync(asked, port)
+            assert (status, text.count(name)) == (200, 9_002)
+            nursery.cancel_scope.cancel()
+
+    run(story)
+
+
+def test_a_response_arrives_although_the_request_has_a_body() -> None:
+    async def story() -> None:
+        async with trio.open_nursery() as nursery:
+            port = await nursery.start(MetricsServer(_nothing).serve, 0)
+            async with await trio.open_tcp_stream("127.0.0.1", port) as client:
+                await client.send_all(b"POST /metrics HTTP/1.1\r\n\r\n" + bytes(100_000))
+                answer = b""
+                while chunk := await client.receive_some():
+                    answer += chunk
+            assert answer.startswith(b"HTTP/1.1 405 ")
             nursery.cancel_scope.cancel()
 
     run(story)

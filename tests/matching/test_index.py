@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.matching import index as index_module
 from brokerd.matching.index import MatchingIndex
 from brokerd.matching.memo import AT_ONCE, MatchMemo
+from brokerd.model import predicate as predicate_module
 from brokerd.model.predicate import EVERYTHING, Constraint, Predicate
 from brokerd.model.predicate_text import parse_predicate
 from tests.helpers.strategies import attributes, predicates
@@ -155,6 +157,44 @@ def held(index):
             filed += sum(len(bounds.filed) for bounds in bucket.bounds.values())
         filed += len(under.at_least.filed) + len(under.at_most.filed) + len(under.present)
     return filed
+
+
+LONGEST = tuple(range(256))
+
+
+@pytest.mark.parametrize("operator", ["in", "not in"])
+@pytest.mark.parametrize("value", [7, 7.0, True, "7", 300, -0.0])
+def test_a_test_of_the_longest_list_compares_once(monkeypatch, operator, value):
+    tests = tuple(Constraint("price", operator, LONGEST) for _ in range(63))
+    predicate = Predicate(((Constraint("price", "exists", None), *tests),))
+    index = MatchingIndex[int]()
+    index.add(1, Predicate(tuple(((each,)) for each in tests)))
+    index.add(2, predicate)
+    wanted = tuple(key for key in (1, 2) if predicate.matches({"price": value}))
+    compared = 0
+
+    def count(value):
+        nonlocal compared
+        compared += 1
+        return plain(value)
+
+    plain = predicate_module.kind
+    monkeypatch.setattr(predicate_module, "kind", count)
+    monkeypatch.setattr(index_module, "kind", count)
+    assert index.match({"price": value}) == wanted
+    assert compared <= 2 * 63
+
+
+def test_the_widest_predicate_is_filed_in_few_places():
+    index = MatchingIndex[int]()
+    lists = [tuple(range(256 * n, 256 * n + 256)) for n in range(64)]
+    index.add(1, Predicate(tuple((Constraint("price", "in", each),) for each in lists)))
+    assert held(index) < 600
+    values = [-1, 0, 511, 512, 16_383, 16_384, "0", True]
+    found = [price for price in values if index.match({"price": price})]
+    assert found == [0, 511, 512, 16_383]
+    index.remove(1)
+    assert held(index) == 0
 
 
 @pytest.mark.parametrize(
