@@ -505,7 +505,9 @@ def failed_cut(tmp_path: Path, state: str) -> RunFolder:
     line = {"fault_id": "cut", "step": "cut", "verb": "cut", "target": "c1-c2", "params": {}}
     folder = run_folder(tmp_path, "partial", {}, origin_ns=0)
     folder._read["faults/faults.jsonl"] = (row,)
-    folder._read["faults/plan.jsonl"] = ({**line, "at_ns": SECOND, "duration_ns": 7 * SECOND // 10},)
+    folder._read["faults/plan.jsonl"] = (
+        {**line, "at_ns": SECOND, "duration_ns": 7 * SECOND // 10},
+    )
     return folder
 
 
