@@ -288,9 +288,15 @@ def judge_each(
         return [MissingVerdict(run, refused[run]) for run in runs]
     found: list[JudgedRun | MissingVerdict] = []
     judgements = announce_verdicts(runs, progress, named=len(runs) > 1)
+    damaged = {run: why for run in runs if (why := _find_damage(run, judgements)) is not None}
+    if len(damaged) == len(runs):
+        return [MissingVerdict(run, damaged[run]) for run in runs]
     progress.phase("starting Spark")
     with spark_session("pubsubctl check", master) as spark:
         for place, run in enumerate(runs, start=1):
+            if run in damaged:
+                found.append(MissingVerdict(run, damaged[run]))
+                continue
             try:
                 name = _numbered(place, len(runs))
                 found.append(judge_with(spark, run, progress, judgements.get(run), name))
@@ -307,6 +313,23 @@ def _refusal_of(run: Path) -> UserError | None:
     if not is_experiment_run(run) or has_verdict(run):
         return None
     return UserError(f"{run}: no deliveries are recorded, so none can be judged; plot it")
+
+
+def _find_damage(run: Path, judgements: "Mapping[Path, PlainJudgement]") -> Exception | None:
+    """Return why the files of a run differ from its seal; None if the plain judge read the run.
+
+    A run that is too large for the plain judge is left to Spark: no digest is computed twice.
+    """
+    from results.tables.json_files import IntegrityError
+    from results.tables.seals import verify_seal
+
+    if run in judgements or logged_deliveries(run) > MOST_DELIVERIES:
+        return None
+    try:
+        verify_seal(run)
+    except IntegrityError as error:
+        return error
+    return None
 
 
 def _numbered(place: int, runs: int) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import struct
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,10 @@ NOTICE = 3
 STRETCH = 5
 JITTER_NS = 1_000_000
 _MADE_FROM_THE_REST = ("verdict.json", "report.html", "evidence", "figures", "tables")
+_DEEPEST = 32
+_LARGEST_BYTES = 1 << 30
+"""Limit of a file that is read whole."""
+_DOCUMENTS = (".json", ".jsonl", ".toml")
 _LARGEST = {"kind": 5, "layer": 1, "outcome": 2}
 
 
@@ -46,27 +51,62 @@ def is_sealed(folder: Path) -> bool:
     Raises:
         Refused: a file was changed, removed or added, or is no regular file.
     """
-    for path in folder.rglob("*"):
-        if path.is_symlink() or not (path.is_dir() or path.is_file()):
-            raise FileRefusal(f"{path} is no file")
+    found = _list_entries(folder)
     seal = folder / "SHA256SUMS"
     if not seal.is_file():
         return False
     lines = [line.partition("  ") for line in _read(seal, str.splitlines)]
     listed = {name: digest for digest, _, name in lines}
-    there = {
-        path.relative_to(folder).as_posix(): path
-        for path in folder.rglob("*")
-        if path.is_file() and path != seal
-    }
-    for name in {*listed, *there}:
-        if name.split("/")[0] in _MADE_FROM_THE_REST:
-            continue
+    there = {path.relative_to(folder).as_posix(): path for path in found if path != seal}
+    made = {name for name in {*listed, *there} if name.split("/")[0] in _MADE_FROM_THE_REST}
+    for name in sorted({*listed, *there} - made):
         if name not in listed or name not in there:
             raise FileRefusal(f"{folder}: {name} is {'missing' if name in listed else 'too much'}")
-        if hashlib.sha256(there[name].read_bytes()).hexdigest() != listed[name]:
+    for name in sorted({*there} - made):
+        with there[name].open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != listed[name]:
             raise FileRefusal(f"{folder}: {name} has changed")
     return True
+
+
+def _list_entries(folder: Path) -> list[Path]:
+    """Return the files of a folder, none of them larger than what a run writes.
+
+    Raises:
+        Refused: an entry is neither file nor folder, or is too large, or folders are too deep.
+    """
+    found: list[Path] = []
+    waiting = [(folder, 0)]
+    while waiting:
+        place, depth = waiting.pop()
+        with os.scandir(place) as scanned:
+            entries = [*scanned]
+        for entry in entries:
+            path = Path(entry.path)
+            if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+                raise FileRefusal(f"{path} is no file")
+            if entry.is_dir() and depth == _DEEPEST:
+                raise FileRefusal(f"{place}: more than {_DEEPEST} folders in one another")
+            if entry.is_dir():
+                waiting.append((path, depth + 1))
+                continue
+            _refuse_size(path, entry.stat().st_size)
+            found.append(path)
+    return found
+
+
+def _refuse_size(path: Path, size: int) -> None:
+    """Refuse a document that is too large, and records that differ in number from their sidecar."""
+    if (path.suffix in _DOCUMENTS or path.name == "SHA256SUMS") and size > _LARGEST_BYTES:
+        raise FileRefusal(f"{path} has {size} bytes; no run writes so many")
+    sidecar = path.with_name(f"{path.name}.json")
+    if path.suffix != ".rec" or not sidecar.is_file() or path.stem not in LAYOUTS:
+        return
+    facts = read_json(sidecar)
+    width = struct.calcsize(LAYOUTS[path.stem][0])
+    if facts.get("closed") is True and size != facts.get("rows", -1) * width:
+        raise FileRefusal(f"{path} is not what was written: its sidecar has another number of rows")
 
 
 def _refuse_number(text: str) -> Any:
@@ -187,10 +227,14 @@ def read_records(
         is_ours = sidecar.get("run_id") == run_id
         whole = closed and is_ours
         return Records(name, process.parent.name, whole, tables, rows if is_ours else [], ())
+    _refuse_size(path, size := path.stat().st_size)
+    width = struct.calcsize(code)
+    if size > _MOST_ROWS_AT_ONCE * width:
+        raise FileRefusal(f"{name} has {size // width} rows, too many to be read at once")
     data = path.read_bytes()
     digest = str(sidecar.get("blake2b", ""))
     found = hashlib.blake2b(data, digest_size=min(max(1, len(digest) // 2), 64)).hexdigest()
-    if closed and (len(data) != sidecar.get("rows", -1) * struct.calcsize(code) or found != digest):
+    if closed and found != digest:
         raise FileRefusal(f"{name} is not what was written")
     whole_bytes = len(data) // struct.calcsize(code) * struct.calcsize(code) if tables else 0
     rows = [
@@ -213,6 +257,7 @@ def read_records(
 
 
 _AT_ONCE = 1 << 15
+_MOST_ROWS_AT_ONCE = 1 << 27
 
 
 def _read_selected(

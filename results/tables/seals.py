@@ -5,13 +5,15 @@ run's own files are never written again, and a run without a seal does not get a
 """
 
 import hashlib
+import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from brokerd.files import file_sha256
-from results.tables.json_files import IntegrityError, write_whole
+from brokerd.history.records import ROW_BYTES
+from results.tables.json_files import IntegrityError, read_json, write_whole
 
 CHECKSUMS = "SHA256SUMS"
 NOT_SEALED = ("tables",)
@@ -23,6 +25,10 @@ DERIVED = ("verdict.json", "report.html", "evidence", "figures", *NOT_SEALED)
 
 SAMPLES = Path(__file__).resolve().parents[1] / "samples"
 _PROBLEMS_NAMED = 4
+_LARGEST_BYTES = 1 << 30
+"""Limit of a file that is read whole."""
+_READ_WHOLE = (".json", ".jsonl", ".toml")
+_DEEPEST = 32
 
 
 @dataclass(frozen=True)
@@ -65,22 +71,48 @@ def verify_seal(folder: Path) -> Seal:
             entry that is no file.
     """
     found = {name: path for name, path in _files(folder).items() if not is_derived(name)}
-    actual = {name: file_sha256(path) for name, path in found.items()}
     if not (folder / CHECKSUMS).is_file():
-        return Seal(False, _digest(actual))
+        _refuse(folder, [*_find_impossible_sizes(found)])
+        return Seal(False, _digest({name: file_sha256(path) for name, path in found.items()}))
     listed = {name: digest for name, digest in _list(folder).items() if not is_derived(name)}
-    problems = [f"{name} is missing" for name in listed if name not in actual]
-    problems += [f"{name} is not in {CHECKSUMS}" for name in actual if name not in listed]
-    problems += [
+    problems = [f"{name} is missing" for name in listed if name not in found]
+    problems += [f"{name} is not in {CHECKSUMS}" for name in found if name not in listed]
+    _refuse(folder, problems)
+    _refuse(folder, [*_find_impossible_sizes(found)])
+    actual = {name: file_sha256(path) for name, path in found.items()}
+    problems = [
         f"{name} has changed"
         for name, digest in actual.items()
         if name in listed and digest != listed[name]
     ]
+    _refuse(folder, problems)
+    return Seal(True, _digest(actual))
+
+
+def _find_impossible_sizes(found: Mapping[str, Path]) -> Iterator[str]:
+    """Yield large documents, and closed records that differ in number from their sidecar.
+
+    A sparse file has any size, and takes no room. No digest is computed of such a file.
+    """
+    for name, path in found.items():
+        size = path.stat().st_size
+        if path.suffix in _READ_WHOLE and size > _LARGEST_BYTES:
+            yield f"{name} has {size:,} bytes, more than {_LARGEST_BYTES:,}"
+        sidecar = found.get(f"{name}.json")
+        if path.suffix == ".rec" and sidecar is not None:
+            facts = read_json(sidecar)
+            rows = facts.get("rows")
+            is_wrong = isinstance(rows, int) and size != rows * ROW_BYTES
+            if facts.get("closed") is True and is_wrong:
+                yield f"{name} has {size:,} bytes, and its sidecar counts {rows:,} rows"
+
+
+def _refuse(folder: Path, problems: Sequence[str]) -> None:
+    """Raise an error that names the first few problems, if there is any."""
     if problems:
         more = len(problems) - _PROBLEMS_NAMED
         named = ", ".join(problems[:_PROBLEMS_NAMED]) + (f" and {more} more" if more > 0 else "")
         raise IntegrityError(f"{folder}: {named}")
-    return Seal(True, _digest(actual))
 
 
 def verify_derived(folder: Path, name: str) -> None:
@@ -131,22 +163,52 @@ def _files(folder: Path) -> dict[str, Path]:
 
     Raises:
         IntegrityError: an entry is neither file nor folder: a link may lead to unsealed content.
+            Or folders are nested too deeply.
     """
     found = {}
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(_walk(folder)):
         name = path.relative_to(folder)
-        mode = path.lstat().st_mode
-        if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-            kind = "a link" if stat.S_ISLNK(mode) else "no file"
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a link" if stat.S_ISLNK(status.st_mode) else "no file"
             raise IntegrityError(f"{folder}: {name} is {kind}; a run's files are its own")
-        if stat.S_ISREG(mode) and name != Path(CHECKSUMS) and name.parts[0] not in NOT_SEALED:
-            found[name.as_posix()] = path
+        if name == Path(CHECKSUMS) or name.parts[0] in NOT_SEALED:
+            continue
+        found[name.as_posix()] = path
     return found
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Yield all entries below a folder that are no folders.
+
+    Raises:
+        IntegrityError: folders are nested too deeply.
+    """
+    level, depth = [folder], 0
+    while level:
+        if depth > _DEEPEST:
+            raise IntegrityError(f"{folder}: folders below one another, {depth} levels or more")
+        entries = [entry for place in level for entry in _scan(place)]
+        level = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        yield from (Path(e.path) for e in entries if not e.is_dir(follow_symlinks=False))
+        depth += 1
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return [*entries]
 
 
 def _list(folder: Path) -> dict[str, str]:
     listed: dict[str, str] = {}
-    for line in (folder / CHECKSUMS).read_text(encoding="utf-8").splitlines():
+    path = folder / CHECKSUMS
+    if path.stat().st_size > _LARGEST_BYTES:
+        raise IntegrityError(f"{path} has {path.stat().st_size:,} bytes, more than a seal has")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise IntegrityError(f"{path}: {error}") from None
+    for line in text.splitlines():
         digest, _, name = line.partition("  ")
         listed[name] = digest
     return listed

@@ -156,7 +156,8 @@ def _check_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
     yield from _check_following(folder, row, line)
     duration_ns = line.get("duration_ns")
     requested_ns, healing_ns = row.get("t_requested_ns"), row.get("t_heal_requested_ns")
-    is_timed = duration_ns and row.get("healed_by") == "schedule"
+    # A fault that failed is undone at once.
+    is_timed = row.get("healed_by") == "schedule" and row.get("state") != "failed"
     if not (is_timed and requested_ns and healing_ns and duration_ns):
         return
     if healing_ns - requested_ns < duration_ns - _SLACK_NS:
@@ -196,7 +197,7 @@ def _check_times(folder: RunFolder, row: Line) -> Iterator[str]:
     for (before, one_ns), (after, other_ns) in pairwise(chain):
         least_ns = one_ns
         if (before, after) == ("heal_requested", "healed"):
-            least_ns = min(one_ns, *_ends_by_itself(folder, row)) - _error_ns(folder, row)
+            least_ns = min([one_ns, *_ends_by_itself(folder, row)]) - _error_ns(folder, row)
         if other_ns < least_ns - _SLACK_NS:
             yield doubt("stage_order", fault=name, before=before, after=after, file=FAULTS)
     yield from _check_lease(folder, row)

@@ -226,6 +226,19 @@ def test_a_run_that_the_plain_judge_refuses_is_left_to_spark(tmp_path: Path) -> 
     assert said[0].startswith("run: no verdict of the plain judge: ")
 
 
+def test_a_run_with_a_broken_seal_is_refused_before_spark_starts(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "results.checker.spark.spark_session", lambda *_: pytest.fail("Spark was started")
+    )
+    run = write_honest_run(tmp_path, "run")
+    (run / "raw" / "more").write_text("more")
+    answer = call("check", str(run))
+    assert answer.status == 8
+    assert "raw/more is not in SHA256SUMS" in answer.out
+
+
 def test_the_plain_judge_names_publishers_in_its_reasons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

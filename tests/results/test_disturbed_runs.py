@@ -15,7 +15,7 @@ from results.tables.logs import _sources
 from results.witnesses import RunFolder
 from results.witnesses.brokers import _check_events, doubts_about_brokers
 from results.witnesses.client_sessions import check_client_fault, check_clients
-from results.witnesses.faults import _check_recovery
+from results.witnesses.faults import _check_plan, _check_recovery, _check_times
 from results.witnesses.figures import _check_lateness
 from results.witnesses.folder import ProcessFolder
 from results.witnesses.headline import check_headline
@@ -492,3 +492,31 @@ def test_what_is_missing_is_counted_for_sources_with_one_incarnation(tmp_path: P
         sources = {("c1/0", number): SourceRows(9, (1, 9), 0, 0) for number in incarnations}
         rows: Any = SimpleNamespace(sources=sources, lanes={}, published={}, acknowledged={})
         assert findings_online(folder, rows) == found
+
+
+def failed_cut(tmp_path: Path, state: str) -> RunFolder:
+    """Return a run with a cut of 700 ms that was undone 46 ms after its request."""
+    times = {"requested": 1_000, "heal_requested": 1_046, "healed": 1_082}
+    row = {
+        "fault_id": "cut", "step": "cut", "verb": "cut", "target": "c1-c2", "params": {},
+        "state": state, "healed_by": "schedule", "t_planned_ns": SECOND,
+        **{f"t_{stage}_ns": ms * SECOND // 1000 for stage, ms in times.items()},
+    }  # fmt: skip
+    line = {"fault_id": "cut", "step": "cut", "verb": "cut", "target": "c1-c2", "params": {}}
+    folder = run_folder(tmp_path, "partial", {}, origin_ns=0)
+    folder._read["faults/faults.jsonl"] = (row,)
+    folder._read["faults/plan.jsonl"] = (
+        {**line, "at_ns": SECOND, "duration_ns": 7 * SECOND // 10},
+    )
+    return folder
+
+
+@pytest.mark.parametrize("state, doubts", [("failed", 0), ("healed", 1)])
+def test_a_fault_that_failed_lasts_no_longer(tmp_path: Path, state: str, doubts: int) -> None:
+    folder = failed_cut(tmp_path, state)
+    assert len([*_check_plan(folder)]) == doubts
+
+
+def test_a_fault_that_was_never_applied_has_no_other_end(tmp_path: Path) -> None:
+    folder = failed_cut(tmp_path, "failed")
+    assert [*_check_times(folder, folder.fault_rows[0])] == []

@@ -1,9 +1,12 @@
 """Tests of seals: a seal covers all files of a run but derived files."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
+from results.reference import files as plain
 from results.reference.files import FileRefusal, is_sealed
 from results.tables import seals
 from results.tables.json_files import IntegrityError
@@ -116,3 +119,65 @@ def test_the_seal_of_a_sample_stays_as_the_program_brought_it(
     monkeypatch.setattr(seals, "SAMPLES", tmp_path / "elsewhere")
     seal_derived(run)
     assert (run / "SHA256SUMS").read_bytes() != before
+
+
+def add_records(run: Path) -> None:
+    """Add a closed record file that is longer than its sidecar counts."""
+    folder = run / "raw" / "h1" / "b1"
+    sidecar = {"rows": 2, "width": 32, "closed": True}
+    (folder / "acks.rec.json").write_text(json.dumps(sidecar))
+    (folder / "acks.rec").touch()
+    os.truncate(folder / "acks.rec", 3 * 32)
+
+
+def add_deep_folders(run: Path) -> None:
+    """Add folders as deep as no run has them."""
+    (run / "/".join(["raw", *"d" * 60])).mkdir(parents=True)
+
+
+def add_long_document(run: Path) -> None:
+    """Add a document larger than what is read at once."""
+    (run / "raw" / "long.json").touch()
+    os.truncate(run / "raw" / "long.json", 3_000)
+
+
+SPOILS = {
+    "records": (add_records, "its sidecar counts 2 rows", "another number of rows"),
+    "folders": (add_deep_folders, "levels or more", "folders in one another"),
+    "document": (add_long_document, "3,000 bytes", "no run writes so many"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILS)
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_file_that_no_run_writes_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_listed: bool
+) -> None:
+    monkeypatch.setattr(seals, "_LARGEST_BYTES", 2_000)
+    monkeypatch.setattr(plain, "_LARGEST_BYTES", 2_000)
+    run = sealed_run(tmp_path)
+    spoil, ours, theirs = SPOILS[name]
+    spoil(run)
+    if is_listed:
+        lines = "".join(
+            f"{'0' * 64}  {path.relative_to(run)}\n"
+            for path in sorted(run.rglob("*"))
+            if path.is_file() and path != run / "SHA256SUMS"
+        )
+        (run / "SHA256SUMS").write_text(lines)
+    else:
+        (run / "SHA256SUMS").unlink()
+    monkeypatch.setattr(seals, "_sha256", lambda path: pytest.fail(f"{path} was read"))
+    with pytest.raises(IntegrityError, match=ours):
+        verify_seal(run)
+    with pytest.raises(FileRefusal, match=theirs):
+        is_sealed(run)
+
+
+def test_a_seal_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    run = sealed_run(tmp_path)
+    (run / "SHA256SUMS").write_bytes(b"\xff\xfe")
+    with pytest.raises(IntegrityError, match="SHA256SUMS"):
+        verify_seal(run)
+    with pytest.raises(FileRefusal, match="SHA256SUMS"):
+        is_sealed(run)
