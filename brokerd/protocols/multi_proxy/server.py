@@ -146,14 +146,16 @@ class Server:
         """Begin after all rows and the log are read.
 
         The marks of this start wait until it is on record, so that no crash makes them proofs.
-        After a loss, all positions given from now on are later than lost ones, and nothing is
-        released before all access brokers have stated their topics again.
+        After a loss, all positions given from now on are later than lost ones. After a loss, and in
+        a new log, nothing is released before all access brokers have stated their topics: one of
+        them may prove that the log is not new, and be owed all that it has.
         """
         self._lineage = lineage
         changes = self._starts.begin(lineage, incarnation, start, self.log.records)
         self._disk.commit(changes, self._starts.confirm)
-        if lineage:
+        if lineage or self._starts.is_new:
             self._restatements.begin(lineage)
+        if lineage:
             for marker in self.log.announce_loss(lineage):
                 self._disk.append(LOG, marker.record, partial(self._store, marker, None))
         if self._proofs.get(_PROOF, lineage) < lineage:
@@ -269,7 +271,12 @@ class Server:
             self._report_held(message)
 
     def request_restatement(self) -> None:
-        """Ask all access brokers for their topics that have not stated them since a loss."""
+        """Ask all access brokers for their topics that have not stated them since a loss.
+
+        To a new server, each access broker states its topics by itself.
+        """
+        if not self._lineage:
+            return
         for home in self._restatements.list_awaited():
             self._sessions.answer(home, Merged(home, ()))
         if self._restatements.are_awaited:

@@ -82,6 +82,12 @@ class LogStarts:
             changes.append(Change(LOG_STARTS, str(oldest), None))
         return changes
 
+    @property
+    def is_new(self) -> bool:
+        """True if the first start on record found no records: the log is new, or a lost disk's."""
+        first = next(iter(self._starts.values()), None)
+        return first is not None and not first.records
+
     def confirm(self) -> None:
         """Take the durability of the changes of `begin`."""
         self._is_durable = True
