@@ -57,6 +57,8 @@ class Started:
             that the broker lacks.
         restores: durable state is lost, and the core restores it from other brokers before it
             serves; see ProtocolDefinition.restores. `recovered` and `logs` are of an older state.
+        start: random number of this start, which no other start of this broker has, on any state
+            folder; 0 if the driver has none.
     """
 
     incarnation: int
@@ -66,6 +68,7 @@ class Started:
     wall_ns: int = 0
     lineage: int = 0
     restores: bool = field(default=False, repr=False)
+    start: int = field(default=0, repr=False)
 
 
 @record

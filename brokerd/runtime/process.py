@@ -313,6 +313,7 @@ class BrokerProcess:
             time.time_ns(),
             stores.ledger.lineage,
             bool(stores.lost),
+            stores.ledger.present.start_number,
         )
 
     def _connect_commands(

@@ -20,11 +20,11 @@ from typing import Final, NamedTuple
 from brokerd.config import BrokerConfig
 from brokerd.errors import BrokerError, BrokerMustEnd, StorageCorrupt
 from brokerd.files import sync_folder
-from brokerd.storage.files import is_no_room
+from brokerd.storage.files import find_identity, is_no_room
 
 LOSS: Final = "loss.json"
 _LOCK: Final = "lock"
-_WATCHED: Final = (_LOCK, "meta.sqlite3", "meta.sqlite3-wal", "logs")
+_WATCHED: Final = (_LOCK, "meta.sqlite3", "meta.sqlite3-wal", "meta.sqlite3.synced", "logs")
 _PID_WIDTH: Final = 10
 _BESIDE_ROWS: Final = ("meta.sqlite3-wal", "meta.sqlite3-shm", "meta.sqlite3.synced")
 
@@ -54,7 +54,7 @@ class StateFolder:
 
     def remember(self) -> None:
         """Record the present folder at the path as the broker's own."""
-        self._own = {name: _identity(self.path / name) for name in ("", *_WATCHED)}
+        self._own = {name: find_identity(self.path / name) for name in ("", *_WATCHED)}
 
     def check(self) -> None:
         """Check that the folder at the path is the folder that the broker began with.
@@ -63,7 +63,7 @@ class StateFolder:
             BrokerMustEnd: the folder was deleted or replaced; data written now are lost with it.
         """
         for name, own in self._own.items():
-            if _identity(self.path / name) != own:
+            if find_identity(self.path / name) != own:
                 raise BrokerMustEnd(
                     f"{self.path / name} was deleted or replaced while this broker was running; "
                     "nothing was acknowledged since. Put the folder back and start the broker; "
@@ -239,12 +239,3 @@ def loss_text(config: BrokerConfig, cause: str, keeps_loss: str) -> str:
         f"{config.broker} lost state that was durable: {cause}. Put the newest copy of "
         f"{config.state_folder} back; {remedy} (see `pubsubctl help restore`)"
     )
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    """Return device and inode of the file at a path; zeros if there is none."""
-    try:
-        found = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return 0, 0
-    return found.st_dev, found.st_ino

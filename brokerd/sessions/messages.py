@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, get_args
 from urllib.parse import quote, unquote
 
-WIRE_VERSION = 30
+WIRE_VERSION = 31
 START_BYTES: Final = 8
 SEAL_BYTES: Final = 16
 

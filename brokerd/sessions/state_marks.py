@@ -24,6 +24,8 @@ from brokerd.sessions.messages import SEAL_BYTES, START_BYTES, StateMark
 STARTS_KEPT: Final = 1_000
 """Starts of a state folder that stay on record; marks of older ones prove nothing."""
 
+_NUMBER_BYTES: Final = 7
+
 _SEALED: Final = struct.Struct(f">QQ{START_BYTES}sQQ")
 
 
@@ -39,6 +41,11 @@ class StateStart(NamedTuple):
     start: bytes
     commits: int
     groups: int
+
+    @property
+    def start_number(self) -> int:
+        """The random number of the start as an integer of the wire, from 1."""
+        return int.from_bytes(self.start[:_NUMBER_BYTES]) or 1
 
 
 @dataclass(slots=True)

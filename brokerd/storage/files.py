@@ -65,6 +65,15 @@ def describe_failure(error: OSError) -> str:
     return text
 
 
+def find_identity(path: Path) -> tuple[int, int]:
+    """Return device and inode of the file that a path names; zeros if there is none."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
 _GROWTH_BYTES: Final = 1 << 16
 """An upper bound of the growth of a database file by one write."""
 
@@ -134,6 +143,10 @@ class Files(Protocol):
         """Return the size of an open file; -1 if the file has no name any more."""
         ...
 
+    def identity(self, path: Path) -> tuple[int, int]:
+        """Return device and inode of the file that a path names; zeros if there is none."""
+        ...
+
     def sync(self, file: int) -> None:
         """Make the content of a file durable."""
         ...
@@ -185,6 +198,10 @@ class DiskFiles:
         found = os.fstat(file)
         return found.st_size if found.st_nlink else -1
 
+    def identity(self, path: Path) -> tuple[int, int]:
+        """See Files."""
+        return find_identity(path)
+
     def sync(self, file: int) -> None:
         os.fdatasync(file)
 
@@ -218,6 +235,12 @@ class SyncedMark:
         self._files = files
         self._path = path
         self._file = -1
+        self._identity = 0, 0
+
+    @property
+    def is_in_place(self) -> bool:
+        """True unless another file, or none, has the name of the open file."""
+        return self._file < 0 or self._files.identity(self._path) == self._identity
 
     def number(self, tag: bytes) -> int:
         """Return the number of the last write of a tag that the mark shows durable, or 0."""
@@ -249,6 +272,7 @@ class SyncedMark:
             finally:
                 self._files.close(file)
         self._file = self._files.open(self._path, change=True)
+        self._identity = self._files.identity(self._path)
 
     def write(self, tag: bytes, number: int) -> None:
         """Record that this write of a tag is durable, and all writes before.

@@ -294,7 +294,12 @@ class LogState:
 
 @dataclass(slots=True)
 class SegmentState:
-    """A segment: its salt, and the highest index of each log with records in the segment."""
+    """A segment: its salt, and the highest index of each log with records in the segment.
+
+    Attributes:
+        identity: device and inode of the file.
+    """
 
     salt: bytes
+    identity: tuple[int, int]
     highest: dict[str, int] = field(default_factory=dict)

@@ -97,6 +97,7 @@ class LogVolume:
         self._size = 0
         self._mark = SyncedMark(files, folder / MARK_NAME)
         self._has_unsynced_removal = False
+        self._turn: list[int] = []
         self.torn_bytes = 0
         self.lost_groups = 0
 
@@ -123,6 +124,7 @@ class LogVolume:
             LogDamaged: a log has damage that no crash causes.
         """
         self._logs, self._segments, self._segment, self._group = {}, {}, 0, 1
+        self._turn = []
         if not recovering:
             self.clear()
         numbers, wanted = self._numbers(), list(names)
@@ -246,12 +248,13 @@ class LogVolume:
         if is_first and number > 1 and (not salt or group_at(data, SEGMENT.size, salt) is None):
             # Earlier segments are removed after this group is durable: no crash tears it off.
             position = SEGMENT.size if salt else 0
-            self._segments[number] = SegmentState(salt)
+            self._segments[number] = SegmentState(salt, self._files.identity(path))
             raise LogDamaged(f"{path}: damaged at byte {position}", position)
         if not salt:
             self._remove_unborn(path, data, is_last=is_last)
             return
-        self._segment, self._segments[number] = number, SegmentState(salt)
+        self._segment = number
+        self._segments[number] = SegmentState(salt, self._files.identity(path))
         position = SEGMENT.size
         if is_first and (first := group_at(data, position, salt)) is not None:
             self._group = first.number  # earlier segments are chopped, and removed
@@ -351,16 +354,38 @@ class LogVolume:
         if self._fsync:
             self._sync()
         if self._files.end_of(self._file) != self._size + len(group):
-            raise StorageCorrupt(
-                f"{self._path(self._segment)} was removed or replaced while this broker was "
-                "running; nothing was acknowledged since. Put the newest copy of the state folder "
-                "back"
-            )
+            raise self._replaced(self._path(self._segment))
+        self._check_names()
         if self._fsync:
             self._mark.write(self._segments[self._segment].salt, self._group)
         self._apply(self._size, entries)
         self._size += len(group)
         self._group += 1
+
+    def _check_names(self) -> None:
+        """Check that the names of the present segment and of one other file are still this log's.
+
+        A segment that is renamed, replaced or covered by a mount takes writes that no restart
+        finds. The other files are checked in turn, so that a write costs two look-ups at most.
+
+        Raises:
+            StorageCorrupt: a name belongs to another file, or to none.
+        """
+        if not self._turn:
+            self._turn = [*self._segments]
+            if not self._mark.is_in_place:
+                raise self._replaced(self._folder / MARK_NAME)
+        for number in dict.fromkeys((self._segment, self._turn.pop())):
+            path, segment = self._path(number), self._segments.get(number)
+            if segment is not None and self._files.identity(path) != segment.identity:
+                raise self._replaced(path)
+
+    @staticmethod
+    def _replaced(path: Path) -> StorageCorrupt:
+        return StorageCorrupt(
+            f"{path} was removed or replaced while this broker was running; nothing was "
+            "acknowledged since. Put the newest copy of the state folder back"
+        )
 
     def close(self) -> None:
         if self._file >= 0:
@@ -452,7 +477,7 @@ class LogVolume:
             self._files.remove(self._path(number))
             raise name_error(error, self._path(number)) from error
         self._file, self._segment, self._size = file, number, SEGMENT.size
-        self._segments[number] = SegmentState(salt)
+        self._segments[number] = SegmentState(salt, self._files.identity(self._path(number)))
 
     def _remove_chopped(self) -> None:
         """Remove segments in which all records are chopped, except the segment that is written to.

@@ -177,6 +177,10 @@ class MemoryFiles:
         """See Files."""
         return len(self._files[file]) if file in self._names.values() else -1
 
+    def identity(self, path: Path) -> tuple[int, int]:
+        """See Files."""
+        return 1, self._names.get(str(path), -1) + 1
+
     def sync(self, file: int) -> None:
         """See Files."""
         self.before("sync")

@@ -353,7 +353,9 @@ def test_the_folder_of_another_protocol_is_refused(tmp_path: Path) -> None:
         begun(config_of(tmp_path, protocol="q"))
 
 
-@pytest.mark.parametrize("name", ["", "lock", "meta.sqlite3", "meta.sqlite3-wal", "logs"])
+@pytest.mark.parametrize(
+    "name", ["", "lock", "meta.sqlite3", "meta.sqlite3-wal", "meta.sqlite3.synced", "logs"]
+)
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["deleted", "replaced"])
 def test_a_removed_or_replaced_state_folder_is_detected(
     name: str, is_replaced: bool, tmp_path: Path

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 import tempfile
 import zlib
 from pathlib import Path
@@ -286,7 +287,9 @@ def test_an_end_torn_by_a_crash_is_removed_and_reported(tmp_path, cut):
     assert indices(folder) == [1]
 
 
-@pytest.mark.parametrize("change", ["removed", "replaced", "written over by an older copy"])
+@pytest.mark.parametrize(
+    "change", ["removed", "moved", "replaced", "written over by an older copy"]
+)
 def test_a_segment_that_is_removed_or_replaced_takes_no_further_groups(tmp_path, change):
     """No restart would find the groups, so they must not be acknowledged."""
     folder = tmp_path / "log"
@@ -296,6 +299,8 @@ def test_a_segment_that_is_removed_or_replaced_takes_no_further_groups(tmp_path,
     content = path.read_bytes()
     if change == "written over by an older copy":
         path.write_bytes(content[:-1])
+    elif change == "moved":
+        path.rename(folder / "moved")
     else:
         path.unlink()
     if change == "replaced":
@@ -303,6 +308,63 @@ def test_a_segment_that_is_removed_or_replaced_takes_no_further_groups(tmp_path,
     with pytest.raises(StorageCorrupt, match="removed or replaced while this broker was running"):
         files.write([entry(A, 2)])
     files.close()
+
+
+def moved(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+
+
+def moved_below_a_copy(path: Path) -> None:
+    moved(path)
+    path.write_bytes(path.with_name("moved").read_bytes())
+
+
+def covered_by_a_link_to_a_copy(path: Path) -> None:
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    os.link(copy, copy.with_name("link"))
+    copy.with_name("link").replace(path)
+
+
+def swapped_with_a_copy_of_its_folder(path: Path) -> None:
+    shutil.copytree(path.parent, path.parent.with_name("copy"))
+    moved(path.parent)
+    path.parent.with_name("copy").rename(path.parent)
+
+
+@pytest.mark.parametrize("name", ["00000001.log", "00000002.log", "00000003.log", "synced"])
+@pytest.mark.parametrize(
+    "change",
+    [moved, moved_below_a_copy, covered_by_a_link_to_a_copy, swapped_with_a_copy_of_its_folder],
+)
+def test_a_log_takes_no_further_groups_once_another_file_has_a_name_of_its_files(
+    tmp_path, change, name
+):
+    """An open file without its name takes writes that no restart would find."""
+    folder = tmp_path / "log"
+    written(folder, *([entry(A, number)] for number in (1, 2)), segment_bytes=1)
+    files = opened(folder)
+    files.write([entry(A, 3)])
+    change(folder / name)
+    last = 4 if name == "00000003.log" else 8
+    with pytest.raises(StorageCorrupt, match="removed or replaced while this broker was running"):
+        write_each(files, range(4, last + 1))
+    files.close()
+
+
+def write_each(files: LogVolume, numbers: range) -> None:
+    for number in numbers:
+        files.write([entry(A, number)])
+
+
+def test_a_log_with_further_links_to_its_files_takes_further_groups(tmp_path):
+    folder = tmp_path / "log"
+    files = opened(folder)
+    files.write([entry(A, 1)])
+    os.link(folder / "00000001.log", tmp_path / "link")
+    files.write([entry(A, 2)])
+    files.close()
+    assert indices(folder) == [1, 2]
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -4,11 +4,12 @@ Paper: [MP22] §2. Deviates: the paper's client is one user; an access broker se
 clients.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.model.predicate import DecodeAttributes
+from brokerd.protocols.interface import Commit
 from brokerd.protocols.multi_proxy.clients import Clients
 from brokerd.protocols.multi_proxy.fetches import Fetches
 from brokerd.protocols.multi_proxy.messages import (
@@ -27,8 +28,13 @@ from brokerd.protocols.multi_proxy.publishes import Publishes
 from brokerd.protocols.multi_proxy.routes import Places, ServerRoutes
 from brokerd.protocols.multi_proxy.state import ServerState, VolatileState
 from brokerd.protocols.multi_proxy.topics import Topics
+from brokerd.protocols.parts.clients.progress import WRITE_INTERVAL_NS
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
+from brokerd.protocols.parts.log_marks import LogMark
+
+WRITE_MARKS: Final = "write marks"
+"""Purpose of the deadline at which new marks of servers' logs are written."""
 
 
 class AccessBroker:
@@ -49,7 +55,10 @@ class AccessBroker:
         counters: dict[str, int],
     ) -> None:
         table = make_table(places, parameters.ownership)
-        machine, servers = disk.machine, places.servers
+        self._broker = broker
+        self._machine = machine = disk.machine
+        self._deadlines = deadlines
+        servers = places.servers
         self.routes = routes = ServerRoutes(
             broker, machine, places.proxies_of(broker), servers, deadlines, parameters
         )
@@ -100,16 +109,35 @@ class AccessBroker:
             server=server,
         )
 
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """Restore the marks of servers' logs."""
+        self.routes.witness.recover(recovered)
+
+    def write_marks(self) -> None:
+        """Write new marks of servers' logs, lazily."""
+        self._machine.emit(Commit(tuple(self.routes.witness.take_changes()), None))
+
     # ------------------------------------------------------------ servers' answers
+
+    def _take_mark(self, server: BrokerNumber, mark: LogMark) -> None:
+        """Keep a newer mark of a server's log; write the first mark of each start at once."""
+        key = WRITE_MARKS, self._broker
+        if self.routes.witness.take(server, mark):
+            self._deadlines.cancel(key)
+            self.write_marks()
+        elif self.routes.witness.has_unwritten and key not in self._deadlines:
+            self._deadlines.set(key, self._machine.now_ns + WRITE_INTERVAL_NS)
 
     def _on_stored(self, peer: Any, message: Stored) -> None:
         for source in self.publishes.on_stored(peer, message):
             self.clients.report_stored(source)
+        self._take_mark(message.server, message.mark)
 
     def _on_following(self, peer: Any, message: Following) -> None:
         for beginning in self.fetches.on_following(peer, message):
             self.clients.begin(beginning)
         self.clients.settle_departures()
+        self._take_mark(message.server, message.mark)
 
     def _on_messages(self, peer: Any, message: Messages) -> None:
         """Deliver publications of a topic; drop duplicates, and publications behind a gap."""
@@ -132,6 +160,7 @@ class AccessBroker:
     def _on_answered(self, peer: Any, message: Answered) -> None:
         """Take the end of an answer; over another proxy, repeat all requests over that one."""
         is_current = self.fetches.is_answer(peer, message)
+        self._take_mark(message.server, message.mark)
         if is_current and self.routes.adopt(message.server, peer):
             self._resend(message.server)
         elif is_current:
@@ -165,6 +194,7 @@ class AccessBroker:
         """Take the servers that a proxy reaches, and repeat requests over new routes."""
         for server in self.routes.reaches(proxy, servers):
             self._resend(server)
+            self.fetches.prove(server)
         self.owners.on_routes(self.routes.first())
 
     def on_unanswered(self, server: BrokerNumber) -> None:

@@ -81,6 +81,7 @@ class Claims:
             message.server,
             message.home,
             tuple(Owner(topic, self._candidate(topic)) for topic in message.topics),
+            message.mark,
         )
 
     def locate(self, message: Locate, peer: Peer) -> Located | None:

@@ -25,7 +25,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.protocols.multi_proxy.access_broker import AccessBroker
+from brokerd.protocols.multi_proxy.access_broker import WRITE_MARKS, AccessBroker
 from brokerd.protocols.multi_proxy.arbiter import GIVING, Arbiter
 from brokerd.protocols.multi_proxy.assignments import Assignments
 from brokerd.protocols.multi_proxy.claims import Claims
@@ -320,12 +320,13 @@ class MultiProxy(LogFirstMachine):
 
     def _begin(self, event: Started) -> None:
         if self.server is not None:
-            self.server.begin(event.incarnation, event.lineage)
+            self.server.begin(event.incarnation, event.lineage, event.start)
         if self._arbiter is not None and self._assignments is not None:
             self._assignments.begin(event.lineage)
             self._arbiter.begin(event.lineage)
         if self._announcements is not None:
             self._announcements.announce(self._broker)
+        self._access_broker.recover(event.recovered)
         self._owners.recover(event.recovered)
         self._clients.table.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)
@@ -471,6 +472,7 @@ class MultiProxy(LogFirstMachine):
             REPORTED: access.fetches.report,
             LINGER: access.clients.linger_over,
             WRITE: access.clients.table.write_progress,
+            WRITE_MARKS: lambda _broker: access.write_marks(),
         }
         if self.server is not None:
             handlers |= self.server.due_handlers()

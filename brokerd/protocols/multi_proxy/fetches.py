@@ -225,10 +225,10 @@ class Fetches:
         follow = followed.follow if followed is not None else None
         if followed is None or follow is None:
             raise RemoteProtocolError(peer, f"{message.server} answers without a request")
-        if followed.is_answered or (message.incarnation, message.number) != (
-            follow.incarnation,
-            follow.number,
-        ):
+        if (message.incarnation, message.number) != (follow.incarnation, follow.number):
+            return
+        if followed.is_answered:
+            self._routes.on_answer(message.server, Follow)
             return
         if tuple(dict.fromkeys(each.topic for each in message.topics)) != follow.topics:
             raise RemoteProtocolError(peer, f"broker {message.server} answers for other topics")
@@ -467,6 +467,17 @@ class Fetches:
             self._routes.send(followed.follow)
         if followed.is_fetching:
             self._get(followed, again=True)
+
+    def prove(self, server: BrokerNumber) -> None:
+        """Repeat the answered Follow to a server that is reachable again, if no Get is repeated.
+
+        The server may have lost its log meanwhile: the request returns the mark of the log.
+        """
+        followed = self._servers.get(server)
+        if followed is None or followed.follow is None:
+            return
+        if followed.is_answered and not followed.is_fetching:
+            self._routes.send(followed.follow)
 
     def state(self, server: BrokerNumber, proxy: BrokerNumber | None) -> FollowedState:
         """Return the state about a server that is reached over a proxy, for people."""

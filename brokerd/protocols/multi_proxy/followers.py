@@ -184,7 +184,7 @@ class Restatements:
         self._restated = {int(key): lineage for key, lineage in rows.items()}
 
     def begin(self, lineage: int) -> None:
-        """Wait for all access brokers that have stated nothing since the loss."""
+        """Wait for all access brokers that have stated nothing since the loss, or ever (0)."""
         self._lineage = lineage
         waiting = (home for home in self._homes if self._restated.get(home) != lineage)
         self._awaited = dict.fromkeys(waiting)
@@ -216,7 +216,8 @@ class Restatements:
         """Return the brokers that are waited for, in words."""
         if not self._awaited:
             return ()
-        return (f"{len(self._awaited)} brokers have not stated their topics since a loss",)
+        since = " since a loss" if self._lineage else ""
+        return (f"{len(self._awaited)} brokers have not stated their topics{since}",)
 
 
 HELD: Final = "held"

@@ -5,7 +5,8 @@ requests those of their subscriptions. A proxy forwards a request to `server`, a
 
 Paper: [MP22] §3.1 (put, get, subscribe, unsubscribe). Deviates: a put is a run, a get is of all
 topics that an access broker follows at a server, and subscribe and unsubscribe are one request
-with all of these, so that the order of two requests does not matter.
+with all of these, so that the order of two requests does not matter. Answers name the extent of the
+server's log, and requests name the newest extent that their access broker has received: a `mark`.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from brokerd.model.message_kind import MessageKind, run_kind
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
 from brokerd.protocols.parts.decommissioning import Signed
+from brokerd.protocols.parts.log_marks import NO_MARK, LogMark
 
 LOST: Final = "early release"
 """The reason of a gap in missed publications."""
@@ -44,6 +46,7 @@ class Put:
     topic: int
     previous: int
     run: PublicationRun
+    mark: LogMark = NO_MARK
 
 
 @record
@@ -55,6 +58,7 @@ class Stored:
     topic: int
     source: SourceId
     through: int
+    mark: LogMark = NO_MARK
 
 
 @record
@@ -71,6 +75,7 @@ class Follow:
     incarnation: int
     number: int
     topics: tuple[int, ...]
+    mark: LogMark = NO_MARK
 
 
 class Followed(NamedTuple):
@@ -115,6 +120,7 @@ class Following:
     number: int
     topics: tuple[Followed, ...]
     elsewhere: tuple[Elsewhere, ...]
+    mark: LogMark = NO_MARK
 
 
 class Wanted(NamedTuple):
@@ -143,6 +149,7 @@ class Get:
     incarnation: int
     number: int
     wanted: tuple[Wanted, ...]
+    mark: LogMark = NO_MARK
 
 
 @record
@@ -220,6 +227,7 @@ class Answered:
     home: BrokerNumber
     incarnation: int
     number: int
+    mark: LogMark = NO_MARK
 
 
 class Owner(NamedTuple):
@@ -249,6 +257,7 @@ class Locate:
     server: BrokerNumber
     home: BrokerNumber
     topics: tuple[int, ...]
+    mark: LogMark = NO_MARK
 
 
 @record
@@ -258,6 +267,7 @@ class Claim:
     server: BrokerNumber
     home: BrokerNumber
     candidates: tuple[Owner, ...]
+    mark: LogMark = NO_MARK
 
 
 @record

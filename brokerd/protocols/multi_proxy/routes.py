@@ -13,6 +13,7 @@ request.
 """
 
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from brokerd.errors import RemoteProtocolError
@@ -26,6 +27,7 @@ from brokerd.protocols.multi_proxy.state import ServerRoute
 from brokerd.protocols.multi_proxy.topics import owners
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.log_marks import NO_MARK, LogWitness
 from brokerd.protocols.parts.neighbours import dials_at_once, next_wait_ns
 
 KIND: Final = "bipartite"
@@ -230,6 +232,7 @@ class ServerRoutes:
 
     Attributes:
         proxy: the proxy of an access broker that is a proxy itself.
+        witness: the newest marks of the servers' logs, which requests return.
     """
 
     def __init__(
@@ -242,6 +245,7 @@ class ServerRoutes:
         parameters: MultiProxyParameters,
     ) -> None:
         self.proxy: OwnProxy | None = None
+        self.witness = LogWitness()
         self._broker = broker
         self._machine = machine
         self._proxies = tuple(proxies)
@@ -259,6 +263,9 @@ class ServerRoutes:
         proxy = way.proxy
         if proxy is None:
             return
+        mark = self.witness.of(request.server)
+        if mark != NO_MARK:
+            request = replace(request, mark=mark)
         if proxy == self._broker:
             assert self.proxy is not None, f"{self._broker} is no proxy, but routes as one"
             self.proxy.pass_on(request)

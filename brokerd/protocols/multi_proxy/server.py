@@ -6,6 +6,7 @@ crashes has lost the last positions, and receives them again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -48,6 +49,7 @@ from brokerd.protocols.multi_proxy.topic_log import PlacedRun, TopicLog
 from brokerd.protocols.multi_proxy.transfer_server import TransferServer
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
+from brokerd.protocols.parts.log_marks import LogMark, LogStarts
 
 RESTATING: Final = "restating"
 """Purpose of the deadline at which access brokers are requested again to follow their topics."""
@@ -106,6 +108,7 @@ class Server:
         self._restatements = Restatements(homes)
         self.transfer_server: TransferServer | None = None
         self._held = DelayedPublishes(self._machine, deadlines, parameters)
+        self._starts = LogStarts()
         self._has_proof_of_loss = False
         self._lineage = 0
         self._proofs: dict[str, int] = {}
@@ -132,24 +135,30 @@ class Server:
             self.transfer_server.transfers.recover(recovered)
         self.followers.recover(recovered)
         self._restatements.recover(recovered)
+        self._starts.recover(recovered)
         self._proofs = {**recovered.get(PROVED, {})}
 
     def on_records(self, event: RecordsRead) -> None:
         """Take a page of the log."""
         self.log.on_records(event)
 
-    def begin(self, incarnation: int, lineage: int = 0) -> None:
+    def begin(self, incarnation: int, lineage: int, start: int) -> None:
         """Begin after all rows and the log are read.
 
-        After a loss, all positions given from now on are later than lost ones, and nothing is
-        released before all access brokers have stated their topics again. A loss that was proved
+        The marks of this start wait until it is on record, so that no crash makes them proofs.
+        After a loss, all positions given from now on are later than lost ones. After a loss, and in
+        a new log, nothing is released before all access brokers have stated their topics: one of
+        them may prove that the log is not new, and be owed all that it has. A loss that was proved
         before this start, and is not accepted, stays proved.
         """
         self._lineage = lineage
+        changes = self._starts.begin(lineage, incarnation, start, self.log.records)
+        self._disk.commit(changes, self._starts.confirm)
         proved_in = self._proofs.get(_PROOF)
         self._has_proof_of_loss = proved_in is not None and proved_in >= lineage
-        if lineage:
+        if lineage or self._starts.is_new:
             self._restatements.begin(lineage)
+        if lineage:
             for marker in self.log.announce_loss(lineage):
                 self._disk.append(LOG, marker.record, partial(self._store, marker, None))
         if proved_in is not None and proved_in < lineage:
@@ -265,7 +274,12 @@ class Server:
             self._report_held(message)
 
     def request_restatement(self) -> None:
-        """Ask all access brokers for their topics that have not stated them since a loss."""
+        """Ask all access brokers for their topics that have not stated them since a loss.
+
+        To a new server, each access broker states its topics by itself.
+        """
+        if not self._lineage:
+            return
         for home in self._restatements.list_awaited():
             self._sessions.answer(home, Merged(home, ()))
         if self._restatements.are_awaited:
@@ -297,8 +311,10 @@ class Server:
 
         Lost positions would be assigned again. So nothing is served before the loss is accepted.
         """
-        if not self._has_proof_of_loss and isinstance(request, Get):
-            cause = self.followers.find_loss(request)
+        if not self._has_proof_of_loss:
+            cause = self._starts.find_loss(request.mark)
+            if not cause and isinstance(request, Get):
+                cause = self.followers.find_loss(request)
             if cause:
                 self._has_proof_of_loss = True
                 self._machine.record(LOSS_PROVED, home=request.home, cause=cause)
@@ -340,7 +356,7 @@ class Server:
 
     def _report_stored(self, message: Put, through: int) -> None:
         home, source = message.home, message.run.source
-        answer = Stored(self._broker, home, message.topic, source, through)
+        answer = Stored(self._broker, home, message.topic, source, through, self._mark())
         self._sessions.answer(home, answer)
 
     def _report_held(self, message: Put) -> None:
@@ -389,7 +405,7 @@ class Server:
 
         def written() -> None:
             # A position that a crash could give to another publication must not be sent.
-            self.log.sync(lambda: self._sessions.answer(home, answer))
+            self.log.sync(lambda: self._sessions.answer(home, replace(answer, mark=self._mark())))
 
         if changes:
             self._disk.commit(changes, written)
@@ -491,12 +507,17 @@ class Server:
             run = topic.after(after, most) if most else None
             for part_run in split_by_markers(run) if run is not None else ():
                 self._answer_run(home, topic, part_run, follower.over)
-        self._sessions.answer(home, Answered(self._broker, home, *follower.got), follower.over)
+        answered = Answered(self._broker, home, *follower.got, self._mark())
+        self._sessions.answer(home, answered, follower.over)
         if not self._parameters.get_wait_ns and follower.over is not None:
             follower.answered = waits
             follower.tried[follower.over] = None
             wait_ns = _TIMEOUTS_BEFORE_REPETITION * self._parameters.timeout_ns
             self._deadlines.set((REPEATING, home), self._machine.now_ns + wait_ns)
+
+    def _mark(self) -> LogMark:
+        """Return the present extent of the log, for answers."""
+        return self._starts.mark(self.log.records)
 
     def _answer_run(
         self, home: BrokerNumber, topic: Topic, run: PublicationRun, over: BrokerNumber | None

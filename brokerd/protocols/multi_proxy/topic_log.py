@@ -9,6 +9,7 @@ no crash separates them.
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from brokerd.errors import StorageCorrupt
@@ -66,12 +67,13 @@ class TopicLog:
     Attributes:
         is_read: True once the log of earlier incarnations is read.
         logged_bytes: of the records that are not truncated, or about to be.
+        records: number of records that are durable, of all incarnations.
         lost_through: the position through which this server lost positions; 0 without a loss.
     """
 
     def __init__(self, broker: BrokerNumber, disk: Durability) -> None:
         self.is_read = True
-        self.logged_bytes = self.lost_through = 0
+        self.logged_bytes = self.lost_through = self.records = 0
         self._broker = broker
         self._disk = disk
         self._topics: dict[Part, Topic] = {}
@@ -138,6 +140,7 @@ class TopicLog:
             number, last, *server = map(int, key.split("."))
             self._make_key(".".join(map(str, (number, *server)))).lost.recover(last, runs)
         self._next = ends.next
+        self.records = ends.next - 1
         self.is_read = ends.first == ends.next
         if not self.is_read:
             self._disk.machine.emit(Read(LOG, ends.first, ends.next))
@@ -255,6 +258,7 @@ class TopicLog:
 
     def store(self, placed: PlacedRun) -> None:
         """Add publications of this server after their record is durable."""
+        self.records += 1
         placed.topic.retain(placed.run, self._disk.machine.now_ns)
         if placed.last is not None:
             source, through = placed.last
@@ -281,7 +285,11 @@ class TopicLog:
         place = _HEAD.pack(topic.number | _CARRIED, first) + _PART.pack(topic.part.server)
         record = (place + bytes(head), *payload)
         self._log(topic, placed.last, published.source, record)
-        self._disk.append(LOG, record, lambda: topic.retain(placed, self._disk.machine.now_ns))
+        self._disk.append(LOG, record, partial(self._keep, topic, placed))
+
+    def _keep(self, topic: Topic, placed: PublicationRun) -> None:
+        self.records += 1
+        topic.retain(placed, self._disk.machine.now_ns)
 
     def settle_at(self, part: Part, last: int) -> tuple[Change, ...]:
         """Complete another server's part at its last position, and return the changes on disk.

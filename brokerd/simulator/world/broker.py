@@ -177,6 +177,7 @@ class SimulatedBroker(Endpoint):
                 wall_ns,
                 self.lineage,
                 self.restores,
+                self.incarnation,
             )
         )
 

@@ -41,6 +41,7 @@ from brokerd.protocols.multi_proxy.retention import Topic
 from brokerd.protocols.multi_proxy.state import FOLLOWERS, RESTATED, FollowedTopic
 from brokerd.protocols.multi_proxy.topic_log import TopicLog, read_placed
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
+from brokerd.protocols.parts.log_marks import LOG_MARKS, LOG_STARTS
 from brokerd.simulator.checks.linger import LingerChecker
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, Reach
 from brokerd.simulator.checks.recounts import Holdings, Recount, nonzero
@@ -161,6 +162,7 @@ class MultiProxyChecks(ProtocolChecks):
             for topic in core._clients._followed[local]
             if topic not in followed
             and not self._awaits_restatement(core._owners.table.of(topic), broker)
+            and not self._may_prove_loss(core._owners.table.of(topic), broker)
         ]
         if missing:
             subject = f"{broker.name} reports {client}/{message.number} as started"
@@ -173,6 +175,12 @@ class MultiProxyChecks(ProtocolChecks):
         lineage = self._lineages.get(owner, 0)
         rows = self.world.brokers()[owner].on_disk().get(RESTATED, {})
         return lineage > 0 and rows.get(str(home.number)) != lineage
+
+    def _may_prove_loss(self, owner: BrokerNumber, home: BrokerView) -> bool:
+        """Return True if a broker has a mark of a log that a server has no record of."""
+        mark = home.on_disk().get(LOG_MARKS, {}).get(str(owner))
+        starts = self.world.brokers()[owner].on_disk().get(LOG_STARTS, {})
+        return mark is not None and all(mark[2] != start for start, _ in starts.values())
 
     def _is_serving(self, broker: BrokerView, message: Messages) -> bool:
         """Return True at the server that stores these positions, False at a proxy on the route."""
