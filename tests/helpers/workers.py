@@ -116,9 +116,8 @@ class FilesOfWorkers(LoadScopeScheduling):
 def unit_of(nodeid: str) -> str:
     """Return the name of the tests that one worker runs together: a file's, or a group's.
 
-    Of a file of `results`, only the tests with Spark run among Spark's; otherwise most of the time
-    of Spark's worker is that of other tests. Commands of `pubsubctl` may start a session in a test
-    without the fixture.
+    Of a file that uses Spark, only the tests with Spark's fixture run among Spark's; otherwise most
+    of the time of Spark's worker is that of other tests.
     """
     file, _, test = nodeid.partition("::")
     for folder in (ARCHITECTURE, LAB):
@@ -127,8 +126,7 @@ def unit_of(nodeid: str) -> str:
     if not uses_spark(file):
         return file
     function = test.partition("[")[0].rpartition("::")[2]
-    is_apart = file.startswith("tests/results/") and function not in _functions_with_spark(file)
-    return file if is_apart else SPARK
+    return SPARK if function in _functions_with_spark(file) else file
 
 
 def next_file(files: Iterable[str], running: Iterable[str], most_waiting: int) -> str:
@@ -191,7 +189,7 @@ def _functions_with_spark(file: str) -> frozenset[str]:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    if "spark_session" in text:
+    if "spark_session(" in text:
         return frozenset(each.name for each in functions)
     wanted = {
         each.name: {argument.arg for argument in (*each.args.args, *each.args.kwonlyargs)}
