@@ -135,7 +135,10 @@ def test_files_that_share_test_hosts_or_spark_run_at_one_worker() -> None:
     promises = "tests/results/test_promises.py"
     assert unit_of(f"{promises}::test_both_agree_on_whatever_may_be_promised_and_happen") == SPARK
     assert unit_of(f"{promises}::test_a_promise[x]") == promises
-    assert unit_of("tests/pubsubctl/test_capsules.py::test_a[x]") == SPARK
+    assert (
+        unit_of("tests/results/test_spark.py::test_a_cluster_session_does_not_use_loopback")
+        == SPARK
+    )
     alone = "tests/end_to_end/test_bench.py"
     assert unit_of(alone) == alone
 

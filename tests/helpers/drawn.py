@@ -5,8 +5,8 @@ the rows of each test that is marked `drawn`, by a printed seed, and all rows th
 HEAD~20 or have a function that differs, at most 60 per test. New names, comments, docstrings and
 moves of a module are no differences. Without history, as in a shallow clone, nothing differs.
 
-Tests that are marked `sampled` run in one run of three: long stories and tables of similar cases.
-`make bugs` plants all rows, and runs all of these tests.
+Each run takes a third of the tests that are marked `sampled`: long stories and tables of similar
+cases. `make bugs` plants all rows, and runs all sampled tests.
 """
 
 import ast

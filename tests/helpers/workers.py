@@ -20,7 +20,7 @@ SPARK: Final = "spark"
 ARCHITECTURE: Final = "architecture"
 """A folder whose tests parse all modules, and share the trees."""
 LAB: Final = "lab"
-"""A folder whose tests share test hosts; the program is installed on them once."""
+"""A folder whose tests share test hosts, where the program is installed once."""
 
 LONGEST: Final = (
     "results/test_false_witnesses",
@@ -114,11 +114,10 @@ class FilesOfWorkers(LoadScopeScheduling):
 
 
 def unit_of(nodeid: str) -> str:
-    """Return the name of the tests that one worker runs together: a file's, or a group's.
+    """Return the name of the tests that a worker runs together: a file, or a group.
 
-    Of a file of `results`, only the tests with Spark run among Spark's; otherwise most of the time
-    of Spark's worker is that of other tests. Commands of `pubsubctl` may start a session in a test
-    without the fixture.
+    The group of Spark has the tests with its fixture, but no other tests of their files. Otherwise
+    other tests take most of the time of Spark's worker.
     """
     file, _, test = nodeid.partition("::")
     for folder in (ARCHITECTURE, LAB):
@@ -127,8 +126,7 @@ def unit_of(nodeid: str) -> str:
     if not uses_spark(file):
         return file
     function = test.partition("[")[0].rpartition("::")[2]
-    is_apart = file.startswith("tests/results/") and function not in _functions_with_spark(file)
-    return file if is_apart else SPARK
+    return SPARK if function in _functions_with_spark(file) else file
 
 
 def next_file(files: Iterable[str], running: Iterable[str], most_waiting: int) -> str:
@@ -181,9 +179,9 @@ def uses_spark(file: str) -> bool:
 
 @cache
 def _functions_with_spark(file: str) -> frozenset[str]:
-    """Return the functions of a file that require the Spark session, by a fixture or themselves.
+    """Return the functions of a file that require the Spark session, directly or by a fixture.
 
-    In a file that starts sessions itself, these are all functions.
+    Return all functions of a file that starts sessions.
     """
     text = (ROOT / file).read_text(encoding="utf-8")
     functions = [
@@ -191,7 +189,7 @@ def _functions_with_spark(file: str) -> frozenset[str]:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    if "spark_session" in text:
+    if "spark_session(" in text:
         return frozenset(each.name for each in functions)
     wanted = {
         each.name: {argument.arg for argument in (*each.args.args, *each.args.kwonlyargs)}

@@ -87,6 +87,7 @@ def test_delta_tree_keeps_its_promises_under_any_order_of_actions() -> None:
     assert not lacking, f"too little of {lacking} in {ledger}"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("setting", PROMISED)
 def test_a_setting_of_the_campaign_shows_no_violation(setting: str) -> None:
     ledger = total(_sound(range(ROW_SEEDS), setting))

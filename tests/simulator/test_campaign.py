@@ -13,6 +13,7 @@ SEEDS = 8
 CORES = os.cpu_count() or 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [name for name, row in CAMPAIGN.items() if row.bound])
 def test_a_row_of_the_campaign_shows_no_violation(name: str) -> None:
     reports = []

@@ -52,6 +52,7 @@ class Story:
         assert [name for name in self.heard if self.relayed(name)] == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("delta", [1, 2, 3])
 def test_nothing_waits_for_up_to_delta_links_that_stay_down(delta: int) -> None:
     """Links fail in one direction or both, silently or not; without relays a fifth would wait."""
