@@ -44,6 +44,7 @@ def doubts_about_events(folder: RunFolder) -> Iterator[str]:
         yield from _check_openers(folder)
         yield from _check_partitions(folder)
         yield from _check_requests(folder)
+        yield from _check_unanswered(folder)
 
 
 def _check_events(
@@ -253,6 +254,54 @@ def _check_requests(folder: RunFolder) -> Iterator[str]:
                     f"retransmission requests to {process.name} up to {line['t_ns']}", found, most,
                 )  # fmt: skip
                 return
+
+
+def _check_unanswered(folder: RunFolder) -> Iterator[str]:
+    """Yield logged retransmission requests that their sender or their receiver did not count.
+
+    A request is lost only with a session. The last requests may be counted after the last line.
+    """
+    brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
+    stats = {process.name: process.lines("stats.jsonl") for process in brokers}
+    is_calm = folder.manifest.get("state") == "complete" and not folder.fault_rows
+    if not is_calm or folder.rolling_ns is not None:
+        return
+    if any(list_events(folder, process, "lines_left_out") for process in brokers):
+        return
+    for lines in stats.values():
+        if not lines or "nacks_received" not in lines[-1] or lines[-1].get("broker_sessions_lost"):
+            return
+    requests = [
+        (process.name, folder.brokers[line["peer"]], at_ns)
+        for process in brokers
+        for at_ns, line in list_events(folder, process, "retransmission_requested")
+    ]
+    for process in brokers:
+        first, last = stats[process.name][0], stats[process.name][-1]
+        error_ns = max(clock_error_ns(folder, other.host) for other in brokers)
+        from_ns, until_ns = (
+            folder.timeline.to_timeline(line["t_ns"], process.host) for line in (first, last)
+        )
+        from_ns, until_ns = from_ns + error_ns + JITTER_NS, until_ns - error_ns - SLACK_NS
+        near = [row for row in requests if from_ns <= row[2] <= until_ns]
+        for key, place, subject in (
+            ("nacks_received", 1, "retransmission requests to"),
+            ("nacks_sent", 0, "retransmission requests of"),
+        ):
+            found, least = last[key] - first[key], sum(row[place] == process.name for row in near)
+            if found < least:
+                yield differ(
+                    f"{process.place}/stats.jsonl", "raw/*/*/events.jsonl",
+                    f"{subject} {process.name}", found, least,
+                )  # fmt: skip
+                return
+        sent = sum(row[0] == process.name for row in requests)
+        if last["nacks_sent"] - first["nacks_sent"] > sent:
+            yield differ(
+                f"{process.place}/stats.jsonl", f"{process.place}/events.jsonl",
+                f"retransmission requests of {process.name}", last["nacks_sent"], sent,
+            )  # fmt: skip
+            return
 
 
 def _check_slowed(

@@ -243,8 +243,34 @@ def _find_last_start(
     return found
 
 
+def _check_unknown(folder: RunFolder, run: str) -> Iterator[str]:
+    """Yield subscriptions of the run's clients at brokers that no client logged."""
+    if folder.manifest.get("state") != "complete" or not folder.is_closed:
+        return
+    logged = {
+        str(line["sub_id"])
+        for process in folder.processes
+        for line in process.lines("subscriptions.jsonl")
+    }
+    for process in folder.processes:
+        for line in process.lines("events.jsonl"):
+            client, of, suffix = str(line.get("client")).rpartition(".")
+            subscription = f"{client}/{line.get('number')}"
+            if line.get("event") != "subscription_started" or not of or suffix != run:
+                continue
+            if subscription not in logged:
+                yield differ(
+                    f"{process.place}/events.jsonl", "raw/*/*/subscriptions.jsonl",
+                    "subscriptions", subscription, None,
+                )  # fmt: skip
+                return
+
+
 def _check_subscriptions(folder: RunFolder) -> Iterator[str]:
-    """Yield subscriptions that their broker started later than the client had them, or never."""
+    """Yield subscriptions that their broker started later than the client had them, or never.
+
+    A broker of a complete run starts no subscription that none of its clients logged.
+    """
     run = str(folder.manifest.get("run_id")).rpartition("-")[2]
     started: dict[tuple[str, str], list[int]] = {}
     at_brokers = {process.name: process for process in folder.processes}
@@ -257,6 +283,7 @@ def _check_subscriptions(folder: RunFolder) -> Iterator[str]:
                 started.setdefault(key, []).append(at_ns)
     if not started:
         return
+    yield from _check_unknown(folder, run)
     for load in folder.processes:
         for line in load.lines("subscriptions.jsonl"):
             broker = at_brokers.get(str(line["broker"]))

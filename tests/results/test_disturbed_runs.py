@@ -13,7 +13,9 @@ from results.reference.history import PublisherLog
 from results.reference.rule import _strangers
 from results.tables.logs import _sources
 from results.witnesses import RunFolder
+from results.witnesses.broker_events import _check_unanswered
 from results.witnesses.brokers import _check_events, doubts_about_brokers
+from results.witnesses.causality import _check_unknown
 from results.witnesses.client_sessions import check_client_fault, check_clients
 from results.witnesses.faults import _check_plan, _check_recovery, _check_times
 from results.witnesses.figures import _check_lateness
@@ -520,3 +522,53 @@ def test_a_fault_that_failed_lasts_no_longer(tmp_path: Path, state: str, doubts:
 def test_a_fault_that_was_never_applied_has_no_other_end(tmp_path: Path) -> None:
     folder = failed_cut(tmp_path, "failed")
     assert [*_check_times(folder, folder.fault_rows[0])] == []
+
+
+def to_text(*lines: dict[str, Any]) -> str:
+    """Return a file with a JSON object per line."""
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def requesting_run(tmp_path: Path, sent: int, received: int, at_s: int, lost: int) -> RunFolder:
+    """Return a run in which c2 logged a retransmission request to c1."""
+    counts = {"nacks_sent": 0, "nacks_received": 0, "broker_sessions_lost": 0}
+
+    def stats(**last: int) -> str:
+        return to_text({"t_ns": 0, **counts}, {"t_ns": 9 * SECOND, **counts, **last})
+
+    request = {"t_ns": at_s * SECOND, "event": "retransmission_requested", "peer": 0}
+    files = {
+        "c1/stats.jsonl": stats(nacks_received=received, broker_sessions_lost=lost),
+        "c2/stats.jsonl": stats(nacks_sent=sent),
+        "c2/events.jsonl": to_text(request),
+    }
+    folder = run_folder(tmp_path, "complete", files)
+    folder._read["spec/topology.toml"] = {"brokers": ["c1", "c2"]}
+    return folder
+
+
+@pytest.mark.parametrize("sent, received, at_s, lost, doubts", [
+    (1, 1, 5, 0, 0), (1, 0, 5, 0, 1), (0, 1, 5, 0, 1), (2, 1, 5, 0, 1),
+    (1, 0, 9, 0, 0),  # the run ended before the request arrived
+    (1, 0, 5, 1, 0),  # the request was lost with its session
+])  # fmt: skip
+def test_a_retransmission_request_is_counted_by_both_brokers(
+    tmp_path: Path, sent: int, received: int, at_s: int, lost: int, doubts: int
+) -> None:
+    folder = requesting_run(tmp_path, sent, received, at_s, lost)
+    assert len([*_check_unanswered(folder)]) == doubts
+
+
+@pytest.mark.parametrize("client, number, state, doubts", [
+    ("c1-sub-1.ab", 1, "complete", 0), ("c1-sub-1.ab", 2, "complete", 1),
+    ("c1-sub-1.ab", 2, "partial", 0),
+    ("reader", 1, "complete", 0),  # a client beside the run
+])  # fmt: skip
+def test_a_broker_starts_no_subscription_that_no_client_logged(
+    tmp_path: Path, client: str, number: int, state: str, doubts: int
+) -> None:
+    event = {"t_ns": 1, "event": "subscription_started", "client": client, "number": number}
+    subscription = {"sub_id": "c1-sub-1/1", "subscriber": "c1-sub-1", "broker": "c1"}
+    files = {"c1/events.jsonl": to_text(event), "load/subscriptions.jsonl": to_text(subscription)}
+    folder = run_folder(tmp_path, state, files)
+    assert len([*_check_unknown(folder, "ab")]) == doubts
