@@ -2,16 +2,17 @@
 
 import errno
 import os
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from bench.run.testbed import HostFiles, ListedFile
+from bench.run.testbed import HostFiles
 
 
-class GrowingHost(HostFiles):
+class GrowingHost:
     """A host whose files grow; a copy equals a listing that is newer than the last growth.
 
     Attributes:
@@ -26,21 +27,33 @@ class GrowingHost(HostFiles):
         self.vanishes: set[str] = set()
         self._listings = 0
 
-    async def _list(self, host: str, process: str, folder: Path | None) -> Any:
+    async def files(self, process: str, folder: str) -> dict[str, Any]:
         self._listings += 1
-        names = [name for name in self.grows if self._listings == 1 or name not in self.vanishes]
-        return {name: ListedFile(name, self._listings, "") for name in names}, "/there"
+        rows = [
+            {"name": name, "size_bytes": 1, "sha256": sha256(self._content(name)).hexdigest()}
+            for name in self.grows
+            if self._listings == 1 or name not in self.vanishes
+        ]
+        return {"folder": "/there", "files": rows}
 
-    async def _fetch(self, host: str, source: str, destination: Path, listed: ListedFile) -> bool:
-        assert (host, source) == ("h1", "/there")
-        (destination / listed.name).write_text("copied")
-        if listed.name in self.fails:
-            raise self.fails[listed.name]
-        return listed.size_bytes > self.grows[listed.name]
+    def _content(self, name: str) -> bytes:
+        """Return the content at the last listing."""
+        return b"%d" % min(self._listings, self.grows[name] + 1)
+
+    async def fetch(self, host: str, source: str, target: Path, _most_bytes: int) -> None:
+        folder, _, name = source.rpartition("/")
+        assert (host, folder, name) == ("h1", "/there", target.name)
+        target.write_bytes(b"%d" % (self.grows[name] + 1))
+        if name in self.fails:
+            raise self.fails[name]
 
 
 def collect(found: GrowingHost, folder: Path, names: set[str] | None = None) -> list[str]:
-    return trio.run(lambda: found.collect("h1", "load", None, folder / "new", names))
+    async def fetch(host: str, source: str, target: Path, most_bytes: int) -> Any:
+        await found.fetch(host, source, target, most_bytes)
+
+    files = HostFiles({"h1": found}, fetch)
+    return trio.run(lambda: files.collect("h1", "load", None, folder / "new", names))
 
 
 def test_a_file_that_grew_since_its_listing_is_compared_with_a_newer_one(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_client_attaches_subscribes_and_counts_deliveries() -> None:
 
 
 def test_a_message_may_be_longer_than_a_line_and_a_line_may_not() -> None:
-    payload = b"x" * (LONGEST_LINE_BYTES + 1)
+    payload = b"x" * (2 * LONGEST_LINE_BYTES)
     stream = b"MSG load 1 %d\r\n%s\r\nPING\r\n" % (len(payload), payload)
     decoder, found = Decoder(), []
     for place in range(0, len(stream), 10_000):
