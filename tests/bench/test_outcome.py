@@ -10,7 +10,15 @@ from bench.load.records import delivery_rows, publication_rows
 from bench.run import outcome, run_statistics
 from bench.run.outcome import measure
 from bench.run.run_statistics import STRETCHES, Stretch, describe_subscriptions, fault_edges
-from brokerd.history.records import ACKNOWLEDGED, ACKS, DELIVERIES, PUBLICATIONS, REJECTED, WIRE
+from brokerd.history.records import (
+    ACKNOWLEDGED,
+    ACKS,
+    DELIVERIES,
+    PUBLICATIONS,
+    REJECTED,
+    ROW_BYTES,
+    WIRE,
+)
 from brokerd.history.writer import RecordWriter
 from brokerd.quantiles import percentiles_us
 
@@ -171,6 +179,21 @@ def test_a_run_with_faults_reports_latencies_around_the_faults_per_subscription(
     assert describe_subscriptions(around)[1].startswith(
         "b/1: before 100/s, p50 2.00 ms, p99 2.00 ms · during"
     )
+
+
+def test_a_sample_of_many_rows_has_the_rates_of_all_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path)
+    edges = (200 * MS, 400 * MS, 500 * MS, 700 * MS)
+    whole = measure(tmp_path, 200 * MS, 700 * MS, edges).around_faults
+    rows = sum(path.stat().st_size for path in tmp_path.glob("*/*/deliveries.rec")) // ROW_BYTES
+    monkeypatch.setattr(run_statistics, "_MOST_ROWS", rows)
+    sampled = measure(tmp_path, 200 * MS, 700 * MS, edges).around_faults
+    assert sampled != whole, "a part of the rows is read"
+    for name, stretches in whole.items():
+        before, found = stretches["before"].per_s, sampled[name]["before"].per_s
+        assert before / 1.5 <= found <= before * 1.5
 
 
 def test_fault_edges_omit_phases_without_a_fault(tmp_path: Path) -> None:

@@ -257,6 +257,36 @@ def test_no_address_of_an_inventory_is_left(tmp_path: Path) -> None:
     assert [each for each in addresses if each in everything] == []
 
 
+EVERY_WORD = """\
+schema = "pubsubctl/inventory/1"
+name = "word-lab"
+[gateways.word-gate]
+address = "word-gate-address.example"
+user = "word-gate-user"
+[[hosts]]
+name = "word-host"
+address = "word-address.example"
+vars = { bench_address = "192.0.2.77", user = "word-user", failure_domain = "word-rack", \
+jump = "word-gate", root = "/word-root/a", data_dir = "/word-data/b" }
+"""
+
+
+def test_no_word_of_an_inventory_is_left_in_a_log(tmp_path: Path) -> None:
+    """Each text that names a person or a place stands in a log of the run."""
+    run = write_demo_run(tmp_path / "runs", Scenario(measure_s=1.0, rate=5))
+    (run / "spec" / "inventory.toml").write_text(EVERY_WORD.replace("\\\n", ""))
+    words = [each for each in re.findall(r'"([^"]+)"', EVERY_WORD) if "pubsubctl" not in each]
+    assert len(words) == 11
+    log = next(iter(sorted((run / "raw").glob("*/*")))) / "stderr.log"
+    log.write_text("\n".join(f"at {each}: it ends" for each in words))
+    seal(run)
+    packed = pack_run(run, tmp_path / "packed").folder
+    everything = "".join(
+        path.read_text(errors="replace") for path in sorted(packed.rglob("*")) if path.is_file()
+    )
+    assert [each for each in words if each in everything] == []
+
+
 def test_a_packed_run_has_the_verdict_of_the_run(tmp_path: Path) -> None:
     packed = pack_run(WITNESSED, tmp_path / "packed")
     assert packed.renamed

@@ -45,6 +45,11 @@ def test_an_unreachable_master_is_reported_before_java_starts() -> None:
         pass
 
 
+def test_a_port_that_no_process_can_have_is_refused_like_one_without_a_master() -> None:
+    with pytest.raises(MasterRefused, match=r"no Spark master at spark://127\.0\.0\.1:99999"):
+        check_master("spark://127.0.0.1:99999")
+
+
 @pytest.mark.parametrize(
     "facts, why",
     [

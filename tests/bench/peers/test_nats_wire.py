@@ -4,7 +4,14 @@ import random
 
 import pytest
 
-from bench.peers.nats import Decoder, JetStreamClient, Line, Messages, NatsClient
+from bench.peers.nats import (
+    LONGEST_LINE_BYTES,
+    Decoder,
+    JetStreamClient,
+    Line,
+    Messages,
+    NatsClient,
+)
 from bench.peers.system import ServerRefused
 
 INFO = b'INFO {"server_id":"NDWK2MHI","version":"2.9.10","proto":1,"max_payload":1048576} \r\n'
@@ -45,6 +52,20 @@ def test_a_client_attaches_subscribes_and_counts_deliveries() -> None:
     assert list(came.payloads()) == [b"abc", b"abc"]
     assert client.feed(b"PING\r\n").answer == b"PONG\r\n"
     assert NatsClient(subscribes=False).publish(b"abc", 2) == b"PUB load 3\r\nabc\r\n" * 2
+
+
+def test_a_message_may_be_longer_than_a_line_and_a_line_may_not() -> None:
+    payload = b"x" * (2 * LONGEST_LINE_BYTES)
+    stream = b"MSG load 1 %d\r\n%s\r\nPING\r\n" % (len(payload), payload)
+    decoder, found = Decoder(), []
+    for place in range(0, len(stream), 10_000):
+        found += decoder.feed(stream[place : place + 10_000])[1]
+    assert [type(each) for each in found] == [Messages, Line]
+    assert found[0].size == len(payload)
+    longest = b"+" * LONGEST_LINE_BYTES
+    assert decoder.feed(longest)[1] == []
+    with pytest.raises(ServerRefused, match="without the end of a line"):
+        decoder.feed(b"+")
 
 
 def test_any_division_into_pieces_yields_the_same_messages() -> None:
