@@ -167,11 +167,10 @@ class _Parser:
             return int(token.text)
         if token.kind == "word" and token.text.lower() in ("true", "false"):
             return token.text.lower() == "true"
-        hint = ""
+        before = self._tokens[self._next - 2].text
+        hint = _OTHER_OPERATORS.get(f"{before}{token.text}", "")
         if token.kind == "word":
             hint = f"; a text stands in single quotes: '{token.text}'"
-        elif token.text == "=":
-            hint = "; equality is written with one ="
         raise self._error(f"expected a number, a 'string', true or false{hint}", token.at)
 
     def _peek(self) -> _Token | None:
@@ -225,6 +224,10 @@ def _tokens(text: str) -> Iterator[_Token]:
         at = match.end()
 
 
+_OTHER_OPERATORS: Final = {
+    "==": "; equality is written with one =", "=<": "; write `<=`", "=>": "; write `>=`",
+    "<>": "; write `!=`",
+}  # fmt: skip
 _OTHER_NOTATION: Final = {
     "&": "write `and`", "|": "write `or`", "!": "write `not`",
     "≤": "write `<=`", "≥": "write `>=`", "≠": "write `!=`", "×": "there is no arithmetic",

@@ -14,7 +14,7 @@ from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Console, Result
 from pubsubctl.console.invocation import invocation
-from pubsubctl.console.outputs import write_output
+from pubsubctl.console.outputs import text_output, write_output
 from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.hosts.files import shown
 
@@ -237,6 +237,7 @@ def import_inventory(
     if kind not in readers:
         raise UserError(f"inventory import {shown(kind)}: no such kind{nearest(kind, [*readers])}")
     found = readers[kind](read_source(source), source)
+    output = text_output(output)
     called = name or make_host_name(output.stem if output else source.stem)
     text = inventory_text(found, called, source, skip_unusable=skip_unusable)
     for note in found.notes:

@@ -16,7 +16,7 @@ from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation, topic_files
-from pubsubctl.console.outputs import create_folder, write_output, written
+from pubsubctl.console.outputs import create_folder, text_output, write_output, written
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
@@ -194,6 +194,7 @@ def schema(
     from pubsubctl.file_schemas import SCHEMAS, schema_of
 
     call = invocation(context)
+    output = text_output(output)
     if kind is None:
         if output is not None:
             raise UserError(f"schema -o {output}: name a kind: {', '.join(SCHEMAS)}")

@@ -13,7 +13,7 @@ from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
-from pubsubctl.console.outputs import write_output
+from pubsubctl.console.outputs import text_output, write_output
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def _write_generated(call: Invocation, topology: "Topology", output: Path | None
     """
     from pubsubctl.deployment import topologies
 
+    output = text_output(output)
     if output is None:
         text = topologies.topology_file(topology)
         return Result(document=topology.to_mapping(), text=text)

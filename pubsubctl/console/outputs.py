@@ -9,17 +9,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from pubsubctl.errors import PreflightFailed
+from pubsubctl.errors import PreflightFailed, UserError
 
 _LONGEST_NAME: Final = 200
+_STANDARD_OUTPUT: Final = Path("-")
+
+
+def text_output(path: Path | None) -> Path | None:
+    """Return the file of --output; None for "-", which is standard output, as without --output."""
+    return None if path == _STANDARD_OUTPUT else path
 
 
 def output_file(path: Path) -> Path:
     """Return the path of an output that can be written; its folder is created.
 
     Raises:
+        UserError: the path is "-".
         PreflightFailed: the folder cannot be created, or the file cannot be written; names it.
     """
+    _refuse_standard_output(path)
     create_folder(path.parent)
     with written(path):
         is_new = not path.exists()
@@ -47,11 +55,18 @@ def write_output(path: Path, text: str) -> None:
     """Write a file with its folder, whole or not at all.
 
     Raises:
+        UserError: the path is "-".
         PreflightFailed: the file cannot be written; names it.
     """
+    _refuse_standard_output(path)
     create_folder(path.parent)
     with written(path):
         write_whole(path, text)
+
+
+def _refuse_standard_output(path: Path) -> None:
+    if path == _STANDARD_OUTPUT:
+        raise UserError("-: name a file; this output cannot go to standard output")
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from brokerd.text import (
     BYTE_ORDER_MARK,
@@ -151,8 +151,10 @@ def _problem(detail: Any, model: Any, file: TomlFile) -> str:
     place: Place = tuple(detail["loc"])
     where = file.where(place)
     if detail["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = _keys_at(model, place[:-1])
-        return f"{file.where(place)}: unknown key{nearest(place[-1], known)}"
+        tables = _tables_with(model, place)
+        belongs = f"; it belongs to {' or '.join(tables)}" if tables else ""
+        near = belongs or nearest(place[-1], _keys_at(model, place[:-1]))
+        return f"{file.where(place)}: unknown key{near}"
     if detail["type"] == "missing":
         return f"{file.where(place[:-1])}: key {place[-1]!r} is missing"
     message = explain_problem(detail)
@@ -163,13 +165,33 @@ def _problem(detail: Any, model: Any, file: TomlFile) -> str:
 
 def _keys_at(model: Any, place: Place) -> list[str]:
     """Return the keys that are valid in the table at `place`."""
+    return [*_types_at(model, place)]
+
+
+def _types_at(model: Any, place: Place) -> dict[Any, Any]:
+    """Return key → type of the table at `place`."""
     current = model
     for part in place:
         types = _types_of(current)
         # A key chosen by the user (the name of a group) stays at the model of its values.
         if part in types:
             current = _model_in(types[part])
-    return [*_types_of(current)]
+    return _types_of(current)
+
+
+def _tables_with(model: Any, place: Place) -> list[str]:
+    """Return the tables directly below an unknown key's table in which the key is valid."""
+    found = []
+    for key, annotation in _types_at(model, place[:-1]).items():
+        if place[-1] not in _types_of(_model_in(annotation)):
+            continue
+        name = ".".join([*(part for part in place[:-1] if isinstance(part, str)), str(key)])
+        kind = get_origin(annotation)
+        if kind in (list, tuple):
+            found.append(f"[[{name}]]")
+        else:
+            found.append(f"[{name}.NAME]" if kind in (dict, Mapping) else f"[{name}]")
+    return found
 
 
 def _types_of(model: Any) -> dict[Any, Any]:

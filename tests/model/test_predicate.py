@@ -161,3 +161,20 @@ def test_a_formatted_predicate_is_read_as_the_same_one(one):
 )
 def test_a_predicate_is_formatted_as_it_was_written(text):
     assert format_predicate(parse_predicate(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text, hint",
+    [
+        ("price == 5", "; equality is written with one ="),
+        ("price =< 5", "; write `<=`"),
+        ("price => 5", "; write `>=`"),
+        ("price <> 5", "; write `!=`"),
+        ("price <= < 5", ""),
+        ("price in (< 5)", ""),
+    ],
+)
+def test_an_operator_of_another_language_is_answered_with_ours(text, hint):
+    with pytest.raises(PredicateError) as caught:
+        parse_predicate(text)
+    assert str(caught.value).endswith(f": expected a number, a 'string', true or false{hint}")

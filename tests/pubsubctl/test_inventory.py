@@ -594,3 +594,31 @@ def test_a_valid_inventory_does_not_wait_for_pydantic(
 
     monkeypatch.setattr("pubsubctl.inventory.inventory.validate", refuse)
     assert len(load(tmp_path, LOCAL).hosts) == 1
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        (
+            '[[hosts]]\nname = "n1"\njump = "gw"\n',
+            "lab.toml:5: hosts[0].jump: unknown key; it belongs to [hosts.vars]",
+        ),
+        (
+            'connect_timeout = "5s"\n[[hosts]]\nname = "n1"\n',
+            "lab.toml:3: connect_timeout: unknown key; it belongs to [ssh]",
+        ),
+        (
+            'address = "x"\n[[hosts]]\nname = "n1"\n',
+            "lab.toml:3: address: unknown key; it belongs to [gateways.NAME] or [[hosts]]",
+        ),
+        (
+            '[[hosts]]\nname = "n1"\nadress = "x"\n',
+            "lab.toml:5: hosts[0].adress: unknown key; did you mean 'address'?",
+        ),
+    ],
+    ids=["vars", "ssh", "several", "misspelt"],
+)
+def test_a_key_of_another_table_is_answered_with_its_table(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    assert problems(tmp_path, text) == [problem]

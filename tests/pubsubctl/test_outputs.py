@@ -399,3 +399,24 @@ def test_an_output_on_a_full_device_is_named(
         4,
         "error: /dev/full: cannot be written: no space left on device\n",
     )
+
+
+def test_a_dash_is_standard_output_where_a_text_is_printed(call: Call, project: Path) -> None:
+    (project / "c.cfg").write_text("Host n1\n  User lab\n")
+    for words in (
+        ("topology", "gen", "tree", "--brokers", "3"),
+        ("inventory", "import", "ssh-config", "c.cfg"),
+        ("schema", "workload"),
+    ):
+        answer = call(*words, "-o", "-")
+        assert (answer.status, answer.out) == (0, call(*words).out)
+    assert not (project / "-").exists()
+
+
+@pytest.mark.parametrize("option", ["--svg", "-o"])
+def test_a_dash_is_no_file_where_no_text_is_printed(call: Call, project: Path, option: str) -> None:
+    words = {"--svg": ("topology", "show", "chain3"), "-o": ("topology", "place", "chain3")}
+    answer = call(*words[option], option, "-")
+    assert answer.status == 2
+    assert "error: -: name a file; this output cannot go to standard output" in answer.err
+    assert not (project / "-").exists()
