@@ -2,11 +2,10 @@
 
 The report does not measure these, and a simulated clock is more exact than a busy machine: the
 distribution of topics over servers, the effect of a stalled server, the promises after a crash at
-any point, and the repetitions of requests to a slow server.
+any point, and the repetitions of requests to a slow server. A world has proxies, servers and two
+access brokers, and records the times of publications and deliveries.
 
 Paper: [MP22] §3, §4, which measures nothing itself.
-
-Simulated proxies, servers and two access brokers, with times of publications and deliveries.
 """
 
 from abc import abstractmethod
