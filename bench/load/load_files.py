@@ -1,5 +1,4 @@
-"""Settings and files of a load generator, and the part of it that its clients use.
-"""
+"""Settings and files of a load generator, and the part of it that its clients use."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping

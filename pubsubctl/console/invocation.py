@@ -1,5 +1,4 @@
-"""The invocation of a command: console, project, and global options; and the pages of the manual.
-"""
+"""The invocation of a command: console, project, global options; and the pages of the manual."""
 
 from dataclasses import dataclass, field, replace
 from importlib import resources
