@@ -1,4 +1,4 @@
-"""Latencies of deliveries: exact percentiles, by send time, and buckets that add up across runs."""
+"""Latencies of deliveries: exact percentiles, by send time, and buckets that add up over runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +11,11 @@ from results.tables.load import LoadedRun, load_run
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+BIN_NS = 250_000_000
+
+Place = tuple[str, int]
+"""A subscription and a stretch of send time."""
 
 
 def quantile_of(column: str, share: float) -> "Column":
@@ -157,13 +162,6 @@ def spectrum(buckets: Iterable[Mapping[str, Any]]) -> list[tuple[float, int]]:
 def latency_at_share(steps: Sequence[tuple[float, int]], share: float) -> int:
     """Return the latency that this share of deliveries did not exceed."""
     return next(latency for up_to, latency in steps if up_to >= share)
-
-
-BIN_NS = 250_000_000
-
-
-Place = tuple[str, int]
-"""A subscription and a stretch of send time."""
 
 
 def latencies_by_send_time(spark: "SparkSession", run_dir: Path) -> dict[Place, float]:
