@@ -1,20 +1,13 @@
 """`python -m bench.components NAME`: measure a component, and print the numbers as JSON.
 
-Cost of matching per publication, and its growth with the number of subscriptions.
-
-A symbol has ten subscriptions, for a tenth of the prices each. So every publication matches a
-single subscription, for any number of subscriptions, and only the search differs. Times are
-processor time of this process, as the minimum of some rounds.
-
-Speed of the simulator: events of brokers per second of a core.
-
-`pubsubctl experiment dft11.speed` prints the same numbers.
-
-Time for the verdict on ten million generated deliveries, on two cores.
-
-The history is correct, and any other verdict is no measurement.
-
-`python -m bench.components NAME`: measure a component, and print the numbers as JSON.
+- Cost of matching per publication, and its growth with the number of subscriptions. A symbol has
+  ten subscriptions, for a tenth of the prices each. So every publication matches a single
+  subscription, for any number of subscriptions, and only the search differs. Times are processor
+  time of this process, as the minimum of some rounds.
+- Speed of the simulator: events of brokers per second of a core. `pubsubctl experiment dft11.speed`
+  prints the same numbers.
+- Time for the verdict on ten million generated deliveries, on two cores. The history is correct,
+  and any other verdict is no measurement.
 """
 
 import argparse

@@ -1,13 +1,9 @@
 """`python -m bench.histories`: generate histories of any size, to test checkers with.
 
-Histories of any size, correct or with planted mistakes, to test checkers.
-
 A history is a run folder in the format of load generators, for publishers and subscribers at a
 broker that never existed. As usual, the seed determines published and owed publications. Every owed
-publication is delivered in order, apart from mutations. Time advances by a microsecond with every
-publication.
-
-`python -m bench.histories`: generate a history of any size to test checkers with.
+publication is delivered in order, apart from planted mistakes. Time advances by a microsecond with
+every publication.
 """
 
 import argparse

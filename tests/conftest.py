@@ -165,7 +165,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _draw_bugs(config, items)
     # A stable sort, so that equal items keep the order of files.
     items.sort(key=begins_with if hasattr(config, "workerinput") else _phase)
-    if problems := network.missing():
+    if problems := network.list_missing():
         skip = pytest.mark.skip(reason=f"test hosts: {'; '.join(problems)}")
         for item in items:
             if any(item.iter_markers("lab")):

@@ -1,15 +1,13 @@
 """Faults and churn of a load generator's clients.
 
-Faults of a load generator's clients: application, observation and end on command.
+A load generator applies and observes a fault on command. A lasting fault ends on command, or by the
+clock of this process when its lease expires. The process itself does not outlive its controller for
+long.
 
-A lasting fault ends on command, or by the clock of this process when its lease expires. The process
-itself does not outlive its controller for long.
-
-Churn: disconnections and reconnections of subscribers as the workload defines.
-
-A disconnected subscriber does not subscribe anew. Its client library resumes from its last
-acknowledgement. Each completed absence is a line of absences.jsonl, from which checkers derive the
-publications at risk. A late return delays the next absence.
+Under churn, subscribers disconnect and reconnect as the workload defines. A disconnected subscriber
+does not subscribe again. Its client library resumes from its last acknowledgement. Each completed
+absence is a line of absences.jsonl, from which checkers derive the publications at risk. A late
+return delays the next absence.
 
 Paper: [DS03] §5.1.
 """

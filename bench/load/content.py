@@ -1,14 +1,12 @@
-"""Attribute blobs with a counting attribute, so that all publications of a source differ.
-
-The attribute sets determine all other attributes, and all matches. So the table of sets stays small
-for any number of publications.
-
-Contents of publications: tables from the seed, and the choice of an entry per publication.
+"""Contents of publications: tables from the seed, and the choice of an entry per publication.
 
 Nothing is drawn during a run. Attribute sets and payloads are tables that follow from the seed
 alone, and publication `sequence` of a source uses the entries named by a hash of (seed, publisher,
 incarnation, sequence). So publisher, subscriber and checker compute the content of any publication
 independently, and no log has to be trusted for contents.
+
+A counting attribute makes all publications of a source differ. The attribute sets determine all
+other attributes, and all matches. So the table of sets stays small for any number of publications.
 """
 
 import zlib

@@ -1,13 +1,10 @@
 """The numbers and contents that a subscription must receive, as they follow from the seed.
 
-Sequence numbers of a source that match a predicate, computed from the seed.
-
-A predicate is evaluated once for each attribute set; the match of a publication follows from the
-set that the seed chose. The sets of a block of publications are sorted once for all predicates.
-Each predicate keeps the number of matches before every block, so the number of matches between two
-sequence numbers costs two blocks at any distance.
-
-Comparison of received runs with the contents that follow from the seed, for whole runs.
+`MatchingSequences` has the sequence numbers of a source that match a predicate. A predicate is
+evaluated once for each attribute set; the match of a publication follows from the set that the seed
+chose. The sets of a block of publications are sorted once for all predicates. Each predicate keeps
+the number of matches before every block, so the number of matches between two sequence numbers
+costs two blocks at any distance. Received runs are compared with the contents as a whole.
 """
 
 from array import array

@@ -1,12 +1,8 @@
 """Control of the load generators of a run, and the end of its drain.
 
-The end of a drain: on evidence, in silence, or at its bound.
-
-A drain that ends while deliveries still arrive is no evidence about missing deliveries. So the
-drain continues while anything arrives, up to a bound. A run with a drain that ended at the bound is
-judged UNKNOWN.
-
-The coordinator's control of the load generators of a run: start, commands, waits and end.
+A drain ends on evidence, in silence, or at its bound. A drain that ends while deliveries still
+arrive is no evidence about missing deliveries. So the drain continues while anything arrives, up to
+a bound. A run with a drain that ended at the bound is judged UNKNOWN.
 
 Load generators share the machine with the brokers, and may answer late. The coordinator waits for a
 late answer, and shows a line with the name of the process. A run fails only after minutes, or at

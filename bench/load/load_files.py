@@ -1,7 +1,4 @@
-"""Settings and files of a load generator.
-
-The host of load clients: the part of a load generator that its clients use.
-"""
+"""Settings and files of a load generator, and the part of it that its clients use."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping

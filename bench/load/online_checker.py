@@ -1,20 +1,17 @@
 """Checks of the deliveries of a process during the run.
 
-Comparison of the orders in which subscriptions of one process receive shared publications.
-
-Memory is bounded: the comparison covers the last publications, and the first few subscriptions.
-Checkers that read all logs compare later deliveries, and subscriptions of other processes.
-
-The rank-delta rule during the run, in constant memory per subscription and source.
-
-From the seed, a subscriber's process computes the content of every publication, and its matches.
-Nothing is kept: usually a run of deliveries is exactly the next matching publications, which costs
-one comparison.
+The rank-delta rule takes constant memory per subscription and source. From the seed, a subscriber's
+process computes the content of every publication, and its matches. Nothing is kept: usually a run
+of deliveries is exactly the next matching publications, which costs one comparison.
 
 The rule assumes that every sequence number up to the last fence was published and acknowledged.
 Only checkers with the publishers' logs decide about rejected publications and open outcomes, and
 only checkers with the fault log about the reasons of partitions. Their verdict is the verdict of
 record, and this checker must agree.
+
+The orders in which subscriptions of one process receive shared publications are compared, too, in
+bounded memory: the comparison covers the last publications, and the first few subscriptions.
+Checkers that read all logs compare the other deliveries, and subscriptions of other processes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

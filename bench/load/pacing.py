@@ -1,15 +1,13 @@
 """Instants of an open loop, and the wake-ups at these instants.
 
-Wake-ups at given instants of CLOCK_MONOTONIC, exact to some tens of microseconds.
+Wake-ups at instants of CLOCK_MONOTONIC are exact to some tens of microseconds. epoll rounds the
+sleep of an event loop up to whole milliseconds, which would dominate latencies at low rates. A
+timerfd is a file that becomes readable at the instant.
 
-epoll rounds the sleep of an event loop up to whole milliseconds, which would dominate latencies at
-low rates. A timerfd is a file that becomes readable at the instant.
-
-Schedules of an open loop: intended times of publications and of subscribers' absences.
-
-The schedule follows from rate and seed alone and never adapts to the system under test. A late
-publication keeps its intended time, and its latency counts from that time. So a stall delays
-everything that was intended during the stall, not only one message.
+The schedule of publications and of subscribers' absences follows from rate and seed alone and never
+adapts to the system under test. A late publication keeps its intended time, and its latency counts
+from that time. So a stall delays everything that was intended during the stall, not only one
+message.
 """
 
 import ctypes

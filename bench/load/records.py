@@ -1,28 +1,25 @@
 """Records of a load generator: rows of record files, stretches, and recent latencies.
 
-Rows of the record files, for whole runs at once.
+Rows are written for whole runs at once. A row has 32 bytes, so four 64-bit words; one strided
+assignment writes a column of a run. Row by row, `struct` would cost as much as all other work per
+message here.
 
-A row has 32 bytes, so four 64-bit words; one strided assignment writes a column of a run. Row by
-row, `struct` would cost as much as all other work per message here.
-
-Stretches: exact records of deliveries in a fraction of the rows.
-
-A stretch is a run of deliveries of one source to one subscription that are exactly the next
-matching publications, with the content from the seed. One row contains the number of deliveries and
-the last sequence number; readers derive the rest from the seed. Any other delivery is written at
-once in a row of its own, so that no possible error is ever part of a stretch.
+Stretches record deliveries exactly in a fraction of the rows. A stretch is a run of deliveries of
+one source to one subscription that are exactly the next matching publications, with the content
+from the seed. One row contains the number of deliveries and the last sequence number; readers
+derive the rest from the seed. Any other delivery is written at once in a row of its own, so that no
+possible error is ever part of a stretch.
 
 The time of each delivery of a stretch is lost, except that it lies within the duration in the row.
 A sample, the same publications for all subscriptions, and the first delivery after a pause are
 written row by row with their times. Latencies use the sample alone, because deliveries after a
 pause are not typical.
 
-Samples of recent publications, for latencies during a run.
-
-Publishers and subscribers are different processes, and a publication does not contain its intended
-time. Both sides record the stamps of publications with a sequence number that is a multiple of a
-power of two; the power grows with the rate. The multiples of the larger power are in both samples,
-so the sides need no agreement. Verdicts use the logs, never these samples.
+Samples of recent publications give latencies during a run. Publishers and subscribers are different
+processes, and a publication does not contain its intended time. Both sides record the stamps of
+publications with a sequence number that is a multiple of a power of two; the power grows with the
+rate. The multiples of the larger power are in both samples, so the sides need no agreement.
+Verdicts use the logs, never these samples.
 """
 
 from array import array

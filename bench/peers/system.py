@@ -1,14 +1,9 @@
 """A system under comparison: its servers, its load clients and its figures.
 
-The interface of load clients: attach, subscribe, publish, deliver, acknowledge.
-
-Clients do no input or output, so that tests can feed recorded bytes. They write batches encoded in
-advance and count deliveries by whole buffers if possible, because a load client that is slower than
-the system would be measured instead.
-
-Results of one measurement, of any system.
-
-The definition of a system under comparison: the start of its servers, and its clients.
+Load clients attach, subscribe, publish, deliver and acknowledge. They do no input or output, so
+that tests can feed recorded bytes. They write batches encoded in advance and count deliveries by
+whole buffers if possible, because a load client that is slower than the system would be measured
+instead.
 """
 
 import ctypes

@@ -1,17 +1,13 @@
 """The search for the highest rate that brokers sustain, and its folder.
 
-The search for the highest rate that brokers sustain.
-
 The search doubles the rate until a rate fails, halves the bracket until it is narrow, and confirms
 both of its ends. No rate fails by a single probe: chance fails a probe in many, and a false failure
 at a low rate would end the search far below the limit. All probes of a rate decide together, and
 twice the failed rate of the bracket is probed, too. If brokers sustain a rate above a failed rate,
 they are not monotone: the search continues above, and reports the failed rates below the result.
 
-The next probe depends only on the probes before. An interrupted search repeats its ledger and
-continues.
-
-Folders of rate searches, from which an interrupted search resumes.
+The next probe depends only on the probes before. An interrupted search repeats the ledger of its
+folder, and continues.
 """
 
 import math

@@ -1,11 +1,7 @@
 """Series of repeated runs, which a later process can continue.
 
-Resumable work of many runs: a folder with a ledger, which a later process can continue.
-
-A line of a ledger is durable before the next action. A line that was cut off by a crash never had
-an effect, and is dropped.
-
-Series of repeated runs, in folders from which an interrupted series resumes.
+The folder of a series has a ledger. A line of a ledger is durable before the next action. A line
+that was cut off by a crash never had an effect, and is dropped.
 
 A series has points (one for each variation) and a number of instances of each point. Its folder is
 a run folder of kind `series`, beside the folders of its runs. `instances.jsonl` gets a durable line

@@ -194,7 +194,7 @@ class SimulatedRun:
             self._sources[client] = source
             self._identities.append(self._identity(source))
 
-    def started(self, client: ClientId, number: int) -> None:
+    def on_started(self, client: ClientId, number: int) -> None:
         if client in self._started:
             return
         self._started.add(client)
@@ -210,7 +210,7 @@ class SimulatedRun:
             }
         )
 
-    def delivered(
+    def on_delivered(
         self,
         client: ClientId,
         number: int,
@@ -228,7 +228,7 @@ class SimulatedRun:
             )
         )  # fmt: skip
 
-    def withheld(self, client: ClientId, notice: Notice) -> None:
+    def on_withheld(self, client: ClientId, notice: Notice) -> None:
         brokers = self._spec.topology.brokers
         partition = Partition(
             brokers[notice.partition.detector],
@@ -246,7 +246,7 @@ class SimulatedRun:
         self._deliveries.append(rows)
         self._rows += len(rows) // ROW_BYTES
 
-    def gap(
+    def on_gap(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
     ) -> None:
         if self._gaps is None:
@@ -264,7 +264,7 @@ class SimulatedRun:
             }
         )
 
-    def acknowledged(self, client: ClientId, sequence: int) -> None:
+    def on_acknowledged(self, client: ClientId, sequence: int) -> None:
         source = self._sources[client]
         number = self._identities.index(self._identity(source))
         row = (sequence, sequence, self._now(), number, source.incarnation, ACKNOWLEDGED)

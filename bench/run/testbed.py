@@ -1,6 +1,6 @@
 """The testbed of an experiment, and the display of a run's progress.
 
-A testbed is hosts with agents, brokers on the hosts, and their files.
+A testbed consists of hosts with agents, brokers on the hosts, and their files.
 """
 
 import logging

@@ -1,8 +1,7 @@
 """Experiment files: without deployed brokers, with run folders, and on real brokers.
 
-Files and run folders of experiments without real brokers.
-
-Experiments on real brokers for a figure: the runs, and the number of instances of each.
+An experiment without real brokers has a run folder with its rows. An experiment on real brokers
+names the runs for a figure, and the number of instances of each:
 
     schema = "pubsubctl/deployed-experiment/1"
     name = "gd02-fig6"

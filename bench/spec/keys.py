@@ -1,11 +1,9 @@
-"""Dotted keys: names of the values that a sweep varies, or that `--set` changes.
+"""Dotted keys: names of the values that a sweep varies, or that the command line replaces.
 
 `phases.measure` is a key in a table, `publishers.rate` a key in every entry of a list of tables,
 `publishers[0].rate` a key in the first entry. Keys of the topology file begin with `topology.`, and
 keys of a step of the fault schedule with `faults.STEP.`. All other keys belong to the workload
 file. In sweeps, `simulated` selects simulated brokers.
-
-Overrides: values of the command line that replace values of a workload file.
 """
 
 import re

@@ -1,10 +1,9 @@
 """Values of workload files: rates and topics.
 
-Rates of publication as people write them: "25/s", "1.5k/s" or "max".
+Rates of publication are read as people write them: "25/s", "1.5k/s" or "max".
 
-Topics: the values of the attribute that a workload names as its topic.
-
-Systems with topics use the value of this attribute as the topic of a publication. A filter is a
+Topics are the values of the attribute that a workload names as its topic. Systems with topics use
+the value of this attribute as the topic of a publication. A filter is a
 subscription to topics if no other attribute is tested. The filter then names some of the existing
 topics.
 """

@@ -1,6 +1,7 @@
 """External programs as agents start them, and the faults of their disks.
 
-Faults of the disk of an external program, controlled by commands to its keeper.
+Agents start an external program in place of the project's processes. Commands to its keeper control
+the faults of its disk:
 
     status          `faults` in force
     fault_apply     disk-full: writes beyond a quota are refused, as on a full disk;
@@ -8,8 +9,6 @@ Faults of the disk of an external program, controlled by commands to its keeper.
     fault_renew, fault_heal, fault_counters    also available
 
 The evidence is the program's own experience: refused writes, and delayed syncs.
-
-External programs in place of the project's processes: the start of servers by agents.
 """
 
 import os

@@ -1,12 +1,9 @@
 """Backends of faults: real processes, and clients of the load.
 
-Faults on real processes, applied by agents and observed at agents and brokers.
-
-A link is broken at both of its ends, at each towards the other. So the counters of each end show
-the fault, and the end of one process leaves the other half in force. A partition is applied at
-every broker in a set, and the loss of a machine at every broker on the machine.
-
-Faults on the clients of a load, applied by the load generators of the clients.
+Agents apply the faults of real processes, which are observed at agents and brokers. A link is
+broken at both of its ends, at each towards the other. So the counters of each end show the fault,
+and the end of one process leaves the other half in force. A partition is applied at every broker in
+a set, and the loss of a machine at every broker on the machine.
 
 The load generator of a client applies a fault, reports the effect, and ends the fault by its own
 clock when the lease expires. A generator never outlives its controller's lease.

@@ -1,12 +1,9 @@
 """Plans: the steps of a schedule with every random value drawn from a seed.
 
-Random targets of a schedule, drawn from the seed: the same seed draws the same targets.
-
-Targets by role: brokers and clients that a schedule names by their part in the load.
-
-A schedule with roles fits brokers of any names. "publishers" is the broker of the first publisher,
-"subscribers" the broker of the first subscriber. "publisher 1" and "subscriber 2" are clients,
-numbered in the order of the workload.
+The same seed draws the same targets. A schedule may name brokers and clients by their part in the
+load: a schedule with roles fits brokers of any names. "publishers" is the broker of the first
+publisher, "subscribers" the broker of the first subscriber. "publisher 1" and "subscriber 2" are
+clients, numbered in the order of the workload.
 """
 
 import re

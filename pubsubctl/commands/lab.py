@@ -92,7 +92,7 @@ def down(
             if name is not None:
                 existing_lab(name)
             return False
-        network.check()
+        network.check_requirements()
         with lab_lock(wanted, "lab down"):
             if folder.is_dir():
                 await remove(existing_lab(wanted))
@@ -207,7 +207,7 @@ def _switch(
     from pubsubctl.lab.journal import existing_lab, lab_lock
 
     call.refuse_dry_run(f"lab {verb}")
-    network.check()
+    network.check_requirements()
     existing_lab(name)
     with lab_lock(name, f"lab {verb}") as lock:
         journal = existing_lab(name)

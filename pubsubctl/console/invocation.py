@@ -1,7 +1,4 @@
-"""The invocation of a command: console, project, and global options.
-
-The manual: Markdown pages in `pubsubctl/help`, by topic.
-"""
+"""The invocation of a command: console, project, global options; and the pages of the manual."""
 
 from dataclasses import dataclass, field, replace
 from importlib import resources

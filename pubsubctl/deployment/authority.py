@@ -1,15 +1,13 @@
-"""The certificate authority of an inventory, which certifies brokers and clients.
+"""The authorities of an inventory: one certifies brokers and clients, one signs operators' acts.
 
-The authority is stored in the controller's state folder, and its key never leaves the folder.
-Members of a deployment get short-lived leaf certificates with an identity as defined by
+The certificate authority is stored in the controller's state folder, and its key never leaves the
+folder. Members of a deployment get short-lived leaf certificates with an identity as defined by
 `brokerd.sessions.messages`; a broker's certificate serves both ends of a link, all others only the
 dialling end.
 
-The key of an inventory's authority for operators' acts.
-
-The key is stored in the controller's state folder beside the certificate authority, for deployments
-over TLS and over plain TCP alike, and never leaves the folder. Brokers are started with the public
-half, and verify each act.
+The key for operators' acts is stored in the controller's state folder beside the certificate
+authority, for deployments over TLS and over plain TCP alike, and never leaves the folder. Brokers
+are started with the public half, and verify each act.
 """
 
 import os

@@ -1,13 +1,11 @@
 """Updates of a running deployment, broker by broker: program and roles.
 
-Replaces the program of a running deployment, broker by broker.
+To replace the program, first each host gets an agent of the new program, which adopts the processes
+of the old agent; then brokers are stopped and restarted with the new program, never more at once
+than the protocol tolerates, and the next only after every session is ready again. If the programs
+have different wire versions, all brokers are replaced together, which requires an option.
 
-First each host gets an agent of the new program, which adopts the processes of the old agent; then
-brokers are stopped and restarted with the new program, never more at once than the protocol
-tolerates, and the next only after every session is ready again. If the programs have different wire
-versions, all brokers are replaced together, which requires an option.
-
-Changes of brokers' roles in the overlay of a running deployment, one by one.
+Roles of brokers in the overlay change one by one.
 """
 
 from collections.abc import Iterator, Sequence

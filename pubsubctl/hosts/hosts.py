@@ -1,6 +1,6 @@
 """The hosts of a command, which are reached, locked and operated on together.
 
-Disks of hosts that are full: brokers there acknowledge nothing, and do not begin.
+Hosts with full disks are named: brokers there acknowledge nothing, and do not begin.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence

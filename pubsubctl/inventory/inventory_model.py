@@ -1,6 +1,6 @@
 """The content of an inventory: single hosts and gateways, with all values resolved.
 
-Compact notation for numbered host names: n01 to n16 as `n[01:16]`.
+Numbered host names have a compact notation: n01 to n16 are `n[01:16]`.
 """
 
 import fnmatch

@@ -154,7 +154,7 @@ async def bring_up(
             its machines have ended; foreign namespaces or links have the same names.
         HostError: a tool or a server failed; with its message.
     """
-    network.check()
+    network.check_requirements()
     with lab_lock(name, "lab up") as lock:
         folder = labs_folder() / name
         if folder.is_dir():

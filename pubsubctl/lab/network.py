@@ -1,6 +1,6 @@
 """The lab's network, created with `ip`: namespaces, bridges in a namespace, links, addresses.
 
-Requirements of a lab on this machine.
+`check_requirements` checks the requirements of a lab on this machine.
 """
 
 import ipaddress
@@ -146,7 +146,7 @@ PACKAGES = {"ip": "iproute2", "sshd": "openssh-server", "nft": "nftables"}
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 
 
-def missing() -> list[str]:
+def list_missing() -> list[str]:
     """Return the missing requirements, one line each, with a remedy; empty if a lab can be made."""
     if sys.platform != "linux":
         return ["test hosts are Linux namespaces, and this is not Linux"]
@@ -163,13 +163,13 @@ def missing() -> list[str]:
     return problems
 
 
-def check() -> None:
+def check_requirements() -> None:
     """Check the requirements of a lab.
 
     Raises:
         PreflightFailed: names missing requirements, with Debian packages.
     """
-    if problems := missing():
+    if problems := list_missing():
         raise PreflightFailed(*problems)
 
 

@@ -1,14 +1,21 @@
-"""Latencies of deliveries: exact percentiles, and buckets that add up across runs."""
+"""Latencies of deliveries: exact percentiles, by send time, and buckets that add up over runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brokerd.quantiles import PERCENTILES
 from results.checker.clocks import OneWay, judge_one_way
+from results.tables.load import LoadedRun, load_run
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+BIN_NS = 250_000_000
+
+Place = tuple[str, int]
+"""A subscription and a stretch of send time."""
 
 
 def quantile_of(column: str, share: float) -> "Column":
@@ -155,3 +162,33 @@ def spectrum(buckets: Iterable[Mapping[str, Any]]) -> list[tuple[float, int]]:
 def latency_at_share(steps: Sequence[tuple[float, int]], share: float) -> int:
     """Return the latency that this share of deliveries did not exceed."""
     return next(latency for up_to, latency in steps if up_to >= share)
+
+
+def latencies_by_send_time(spark: "SparkSession", run_dir: Path) -> dict[Place, float]:
+    """Return the median latency of each subscription in each stretch of send time, in µs."""
+    from pyspark.sql import functions as F
+
+    rows = (
+        first_deliveries(spark, load_run(spark, run_dir))
+        .groupBy("sub_id", F.floor(F.col("t_ns") / BIN_NS).cast("INT").alias("bin"))
+        .agg(quantile_of("latency_us", 0.5).alias("us"))
+        .collect()
+    )
+    return {(row.sub_id, row.bin): max(float(row.us), 1.0) for row in rows}
+
+
+def first_deliveries(spark: "SparkSession", loaded: LoadedRun) -> "DataFrame":
+    """Return every delivery once: subscription, stream, send time, latency."""
+    from pyspark.sql import functions as F
+
+    return (
+        loaded.table(spark, "deliveries")
+        .where(
+            (F.col("layer") == "application")
+            & (F.col("kind") == "data")
+            & F.col("same_clock")
+            & F.col("lat_response_us").isNotNull()
+        )
+        .groupBy("sub_id", "pubend", "incarnation", "seq")
+        .agg(F.min("t_sent_ns").alias("t_ns"), F.min("lat_response_us").alias("latency_us"))
+    )

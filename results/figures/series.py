@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.checker.latency import quantile_of
+from results.checker.latency import first_deliveries, quantile_of
 from results.figures.drawing import Drawing, Metric, house_style
 from results.figures.style import literal
 from results.repetitions.comparison import spreads_of
 from results.repetitions.numbers import NUMBERS
 from results.repetitions.series_runs import Point, SeriesRuns, load_series
 from results.repetitions.spread import Spread
-from results.repetitions.timelines import first_deliveries
 from results.rules.fault_log import FaultSpan, fault_spans
 from results.tables.load import LoadedRun
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from results.checker.latency import latencies_by_send_time
 from results.figures.drawing import Metric
 from results.repetitions.series_files import (
     SUMMARY,
@@ -15,7 +16,6 @@ from results.repetitions.series_files import (
     verdict_of,
 )
 from results.repetitions.spread import modal, spread_of
-from results.repetitions.timelines import latencies_by_send_time
 from results.tables.json_files import (
     IntegrityError,
     ResultsError,

@@ -7,11 +7,12 @@ journal also has the processor times of brokers at both ends of the measure phas
 controller made the headline.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from math import isclose
+from pathlib import Path
 from typing import Any
 
-from brokerd.files import file_sha256
 from brokerd.model.fault_verbs import KILLING_VERBS
 from results.rules.terms import doubt
 from results.witnesses.brokers import replacements
@@ -63,11 +64,16 @@ def _about_collected(folder: RunFolder) -> Iterator[str]:
         return
     files = [*folder.path.glob("raw/*/*/*"), *folder.path.glob("faults/*")]
     found = {
-        path.relative_to(folder.path).as_posix(): file_sha256(path)
+        path.relative_to(folder.path).as_posix(): _digest_of(path)
         for path in sorted([*files, folder.path / "clock.jsonl"])
         if path.suffix in _WITH_DIGEST and path.is_file()
     }
     yield from _differences("", found, lines[-1]["digests"], "the digest of the collected file")
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _differences(
@@ -92,7 +98,7 @@ def _about_files(
     if process.is_uncollected:
         return
     found = {
-        path.name: file_sha256(path)
+        path.name: _digest_of(path)
         for path in sorted(process.path.iterdir())
         if path.suffix in (".json", ".jsonl") and path.name not in _OF_AGENTS
     }

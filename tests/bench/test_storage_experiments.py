@@ -4,12 +4,8 @@ import json
 
 import pytest
 
-from bench.papers.ds03.storage_experiments import (
-    WAYS,
-    Matches,
-    StorageExperiment,
-    measure,
-)
+from bench.papers.ds03.storage_experiments import StorageExperiment, measure
+from bench.papers.ds03.storage_methods import WAYS, Matches
 from bench.papers.experiments import NoProgress, load_figure_experiment, run_figure_experiment
 
 SMALL = StorageExperiment(

@@ -34,13 +34,13 @@ def observe(history: History) -> Oracle:
     for subscription in history.subscriptions:
         predicate = f"({subscription.predicate}) or fence = '{content.run_id}'"
         oracle.on_subscribed(subscription.subscription, 1, parse_predicate(predicate))
-        oracle.started(subscription.subscription, 1)
+        oracle.on_started(subscription.subscription, 1)
     for log in history.publishers:
         for row in log.published:
             blob, payload = _content(history, log, row.sequence)
             clock[0] = row.sent_ns
             oracle.published(log.name, row.sequence, blob, payload)
-            oracle.acknowledged(log.name, row.sequence)
+            oracle.on_acknowledged(log.name, row.sequence)
         again = oracle.register.publisher(log.name).published_again
         again |= dict.fromkeys(sorted(sequence for _, sequence in log.sent_again))
     for change in history.promises.retentions:
@@ -90,10 +90,10 @@ def _play(
                 oracle.losses.are_accepted = since_ns is not None and since_ns <= gap.received_ns
                 oracle.losses.are_known = False
                 _explain(oracle, log, logs[gap.source], sources[gap.source], gap.absent_until_ns)
-                oracle.gap(log.subscription, 1, source, gap.first, gap.last, gap.reason)
+                oracle.on_gap(log.subscription, 1, source, gap.first, gap.last, gap.reason)
         for row in log.delivered[place : place + 1]:
             blob, _ = _content(history, logs[row.source], row.sequence)
-            oracle.delivered(
+            oracle.on_delivered(
                 log.subscription, 1, sources[row.source], row.sequence, blob,
                 str(row.digest).encode(), again=row.kind == REDELIVERED,
             )  # fmt: skip

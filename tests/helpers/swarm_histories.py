@@ -102,12 +102,12 @@ class Recorder:
         if source is not None:
             self._sources[client] = source
 
-    def started(self, client: ClientId, number: int) -> None:
+    def on_started(self, client: ClientId, number: int) -> None:
         seen = self._subscription(client, number)
         if seen.started is None:
             seen.started = {name: len(contents) for name, contents in self._published.items()}
 
-    def delivered(
+    def on_delivered(
         self,
         client: ClientId,
         number: int,
@@ -119,16 +119,16 @@ class Recorder:
         digest = zlib.crc32(payload, zlib.crc32(blob))
         self._subscription(client, number).delivered.append((source, sequence, digest))
 
-    def withheld(self, client: ClientId, notice: Notice) -> None:
+    def on_withheld(self, client: ClientId, notice: Notice) -> None:
         seen = self._subscription(client, notice.subscription)
         seen.notices.append((notice, len(seen.delivered)))
 
-    def gap(
+    def on_gap(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
     ) -> None:
         raise AssertionError(f"{client} was told of a gap, which no protocol here promises")
 
-    def acknowledged(self, client: ClientId, sequence: int) -> None:
+    def on_acknowledged(self, client: ClientId, sequence: int) -> None:
         """Count the publication as committed: publishers of a swarm abandon none."""
 
     def _subscription(self, client: ClientId, number: int) -> _Seen:

@@ -78,13 +78,13 @@ def test_every_payload_arrives_unchanged() -> None:
     contents = [b"\r\n\r\n*1\r\n/s//", b"\0", b"", bytes(range(256)) * 4_000]
     blob = encode_attributes({"kind": "a"})
     got: list[bytes] = []
-    delivered = story.cluster.oracle.delivered
+    delivered = story.cluster.oracle.on_delivered
 
     def keep(*arguments: object, **options: bool) -> None:
         got.append(bytes(arguments[-1]))  # type: ignore[arg-type]
         delivered(*arguments, **options)  # type: ignore[arg-type]
 
-    story.cluster.oracle.delivered = keep  # type: ignore[method-assign]
+    story.cluster.oracle.on_delivered = keep  # type: ignore[method-assign]
     sent = story.cluster.publish_run("e2", [(blob, content) for content in contents])
     story.cluster.run_for(2)
     assert subscription.received == sent

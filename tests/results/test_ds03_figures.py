@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.papers.ds03.storage_experiments import WAYS, StorageExperiment
+from bench.papers.ds03.storage_experiments import StorageExperiment
+from bench.papers.ds03.storage_methods import WAYS
 from bench.papers.experiments import run_figure_experiment
 from pubsubctl.runs.claims import load_claims
 from results.figures.catalogue import draw

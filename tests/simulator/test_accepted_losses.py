@@ -48,14 +48,14 @@ class LossStory(Story):
 
     def acknowledge(self, first: int, last: int) -> None:
         for sequence in range(first, last + 1):
-            self.oracle.acknowledged("p", sequence)
+            self.oracle.on_acknowledged("p", sequence)
 
     def announce(self, first: int, last: int) -> None:
-        self.oracle.gap("s", 1, SOURCE, first, last, STATE_LOST)
+        self.oracle.on_gap("s", 1, SOURCE, first, last, STATE_LOST)
 
     def announce_stream(self) -> None:
         """Announce a gap of a stream, which names no publication."""
-        self.oracle.gap("s", 1, SOURCE._replace(publisher=7), 1, 1, STATE_LOST)
+        self.oracle.on_gap("s", 1, SOURCE._replace(publisher=7), 1, 1, STATE_LOST)
 
 
 def test_a_surviving_publication_may_precede_the_gap_of_lost_publications() -> None:
@@ -156,20 +156,20 @@ def test_a_publication_that_is_sent_again_has_another_place_in_a_total_order(
     oracle.on_subscribed("t", 1, parse_predicate("true"))
     oracle.on_connected("q", other)
     for name in ("s", "t"):
-        oracle.started(name, 1)
+        oracle.on_started(name, 1)
     story.publish(1)
     oracle.published("q", 1, b"1", b"x")
     story.deliver(1)
-    oracle.delivered("s", 1, other, 1, b"1", b"x")
+    oracle.on_delivered("s", 1, other, 1, b"1", b"x")
     if acknowledged:
-        oracle.acknowledged("p", 1)
+        oracle.on_acknowledged("p", 1)
     oracle.losses.accept(HOME)
-    oracle.delivered("t", 1, other, 1, b"1", b"x")
+    oracle.on_delivered("t", 1, other, 1, b"1", b"x")
     if acknowledged:
         with pytest.raises(InvariantViolated, match="another order"):
-            oracle.delivered("t", 1, SOURCE, 1, b"1", b"x")
+            oracle.on_delivered("t", 1, SOURCE, 1, b"1", b"x")
     else:
-        oracle.delivered("t", 1, SOURCE, 1, b"1", b"x")
+        oracle.on_delivered("t", 1, SOURCE, 1, b"1", b"x")
 
 
 @pytest.mark.parametrize("age_ns", [9, 10])
@@ -203,23 +203,23 @@ def test_a_loss_excuses_nothing_of_a_subscription_that_was_requested_later(name:
     story.start()
     story.oracle.homes["t"] = HOME
     story.oracle.on_subscribed(name, 2, parse_predicate("true"))
-    story.oracle.started(name, 2)
+    story.oracle.on_started(name, 2)
     story.publish(6)
     with pytest.raises(InvariantViolated, match="no broker has lost 6"):
-        story.oracle.gap(name, 2, SOURCE, 6, 6, STATE_LOST)
+        story.oracle.on_gap(name, 2, SOURCE, 6, 6, STATE_LOST)
 
 
 def test_a_client_that_moves_has_the_losses_of_its_earlier_broker() -> None:
     story = LossStory(home=HOME)
     story.oracle.homes["s."] = AWAY
     story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
-    story.oracle.started("s.", 1)
+    story.oracle.on_started("s.", 1)
     story.oracle.on_moved("s", "s.", whole=False)
-    story.oracle.gap("s.", 1, SOURCE, 4, 5, STATE_LOST)
+    story.oracle.on_gap("s.", 1, SOURCE, 4, 5, STATE_LOST)
     assert story.oracle.in_gaps == {STATE_LOST: 2}
     story.publish(6)
     with pytest.raises(InvariantViolated, match="no broker has lost 6"):
-        story.oracle.gap("s.", 1, SOURCE, 6, 6, STATE_LOST)
+        story.oracle.on_gap("s.", 1, SOURCE, 6, 6, STATE_LOST)
 
 
 def test_a_subscription_that_its_broker_lost_has_to_start_again() -> None:
@@ -251,7 +251,7 @@ def test_a_stream_after_a_loss_need_not_have_what_others_had_acknowledged(moment
     story.oracle.homes |= {"p": HOME, "s": HOME}
     story.publish(1, 2)
     if moment != "acknowledged later":
-        story.oracle.acknowledged("p", 2)
+        story.oracle.on_acknowledged("p", 2)
     if moment == "restarted":
         story.start()
     story.oracle.losses.accept(HOME)
@@ -260,13 +260,13 @@ def test_a_stream_after_a_loss_need_not_have_what_others_had_acknowledged(moment
         story.oracle.on_subscribed("s", 1, parse_predicate("true"))
     story.start()
     if moment == "acknowledged later":
-        story.oracle.acknowledged("p", 2)
+        story.oracle.on_acknowledged("p", 2)
     story.oracle.on_connected("p", SOURCE)
     story.deliver(1)
     story.publish(3)
     story.deliver(3)
     for sequence in (1, 3):
-        story.oracle.acknowledged("p", sequence)
+        story.oracle.on_acknowledged("p", sequence)
     story.oracle.judge_end()
 
 
@@ -284,7 +284,7 @@ class TransitStory(LossStory):
         self.oracle.losses.disk_view.has_lost = lambda _source, sequence: sequence in (2, 3)
 
     def announce_positions(self) -> None:
-        self.oracle.gap("s", 1, SOURCE._replace(publisher=7), 2, 4, STATE_LOST)
+        self.oracle.on_gap("s", 1, SOURCE._replace(publisher=7), 2, 4, STATE_LOST)
 
 
 @pytest.mark.parametrize("acknowledged_before_the_gap", [1, 2, 3])
@@ -321,26 +321,26 @@ def test_a_consumer_receives_only_lost_commits_again() -> None:
     redeliveries = Redeliveries()
     redeliveries.begin("c", 1)
     for sequence in (1, 2):
-        redeliveries.delivered("c", SOURCE, sequence, again=False)
+        redeliveries.on_delivered("c", SOURCE, sequence, again=False)
         redeliveries.on_committed("c", SOURCE, sequence)
         if sequence == 1:
-            redeliveries.disk_copied(["c"], is_empty=False)
-    redeliveries.state_lost(["c"], [])
-    redeliveries.delivered("c", SOURCE, 2, again=True)
+            redeliveries.on_disk_copied(["c"], is_empty=False)
+    redeliveries.on_state_lost(["c"], [])
+    redeliveries.on_delivered("c", SOURCE, 2, again=True)
     with pytest.raises(InvariantViolated, match="redelivered committed"):
-        redeliveries.delivered("c", SOURCE, 1, again=True)
+        redeliveries.on_delivered("c", SOURCE, 1, again=True)
 
 
 def test_a_later_process_receives_only_unacknowledged_publications_as_others() -> None:
     redeliveries = Redeliveries()
     redeliveries.begin("c", 1)
     for sequence in (1, 2, 3):
-        redeliveries.delivered("c", SOURCE, sequence, again=False)
+        redeliveries.on_delivered("c", SOURCE, sequence, again=False)
         redeliveries.on_committed("c", SOURCE, sequence)
-    redeliveries.state_lost([], [(SOURCE, 2), (SOURCE, 3)])
+    redeliveries.on_state_lost([], [(SOURCE, 2), (SOURCE, 3)])
     with pytest.raises(InvariantViolated, match="redelivered committed"):
-        redeliveries.delivered("c", SOURCE, 3, again=False)
+        redeliveries.on_delivered("c", SOURCE, 3, again=False)
     redeliveries.begin("c", 1)
-    redeliveries.delivered("c", SOURCE, 2, again=False)
+    redeliveries.on_delivered("c", SOURCE, 2, again=False)
     with pytest.raises(InvariantViolated, match="redelivered committed"):
-        redeliveries.delivered("c", SOURCE, 1, again=False)
+        redeliveries.on_delivered("c", SOURCE, 1, again=False)

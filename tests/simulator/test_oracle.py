@@ -47,11 +47,11 @@ class Story:
             self.oracle.published("p", sequence, str(sequence).encode(), b"x")
 
     def start(self) -> None:
-        self.oracle.started("s", 1)
+        self.oracle.on_started("s", 1)
 
     def deliver(self, *sequences: int, payload: bytes = b"x") -> None:
         for sequence in sequences:
-            self.oracle.delivered("s", 1, SOURCE, sequence, str(sequence).encode(), payload)
+            self.oracle.on_delivered("s", 1, SOURCE, sequence, str(sequence).encode(), payload)
 
     def deliver_and_judge(self, *sequences: int) -> None:
         self.deliver(*sequences)
@@ -65,7 +65,7 @@ def test_everything_once_in_order_is_right_wherever_it_begins() -> None:
     story.publish(3, 4)
     story.deliver(2, 3, 4)
     for sequence in (1, 2, 3, 4):
-        story.oracle.acknowledged("p", sequence)
+        story.oracle.on_acknowledged("p", sequence)
     story.oracle.judge_end()
     assert (story.oracle.deliveries, story.oracle.owed) == (3, 2)
 
@@ -76,7 +76,7 @@ def test_a_publication_that_does_not_match_is_not_missed() -> None:
     story.publish(1, 2, 3)
     story.deliver(1, 3)
     for sequence in (1, 2, 3):
-        story.oracle.acknowledged("p", sequence)
+        story.oracle.on_acknowledged("p", sequence)
     story.oracle.judge_end()
 
 
@@ -105,14 +105,14 @@ def test_a_broker_may_name_a_source_before_its_publisher_receives_the_name() -> 
     story = Story()
     other, notice = SourceId(1, 0, 1), Notice(1, SourceId(1, 0, 1), ((1, 1),), PARTITION)
     story.oracle.published("q", 1, b"1", b"x")
-    story.oracle.withheld("s", notice)
+    story.oracle.on_withheld("s", notice)
     story.oracle.on_connected("q", other)
     assert story.oracle.notices.announced == 1
 
 
 def test_a_notice_of_a_nonexistent_source_is_a_phantom() -> None:
     story = Story()
-    story.oracle.withheld("s", Notice(1, SourceId(1, 0, 1), ((1, 1),), PARTITION))
+    story.oracle.on_withheld("s", Notice(1, SourceId(1, 0, 1), ((1, 1),), PARTITION))
     with pytest.raises(InvariantViolated, match="phantom"):
         story.oracle.judge_end()
 
@@ -145,7 +145,7 @@ def test_an_acknowledgement_before_an_owed_delivery_is_a_violation() -> None:
     story.start()
     story.publish(1)
     with pytest.raises(InvariantViolated, match="acknowledgement of 1"):
-        story.oracle.acknowledged("p", 1)
+        story.oracle.on_acknowledged("p", 1)
 
 
 def test_a_source_shared_by_two_clients_is_a_violation() -> None:
@@ -158,7 +158,7 @@ def test_the_oracle_requires_less_of_a_weaker_guarantee() -> None:
     story = Story(strict=False, reliable=False)
     story.publish(1, 2, 3)
     story.deliver(1, 3)
-    story.oracle.acknowledged("p", 2)
+    story.oracle.on_acknowledged("p", 2)
     story.start()
     assert not story.oracle.violations
     story.publish(4, 5)
@@ -178,7 +178,7 @@ def _given_up_after(*delivered: int) -> Story:
     story.oracle.lives.expire("s", 1)
     story.publish(6)
     for sequence in range(1, 7):
-        story.oracle.acknowledged("p", sequence)
+        story.oracle.on_acknowledged("p", sequence)
     return story
 
 
@@ -188,7 +188,7 @@ def test_an_expired_subscription_restarts_without_duplicates() -> None:
     story.publish(7, 8)
     story.deliver(6, 7, 8)
     for sequence in (7, 8):
-        story.oracle.acknowledged("p", sequence)
+        story.oracle.on_acknowledged("p", sequence)
     story.oracle.judge_end()
 
 
@@ -229,7 +229,7 @@ def test_a_client_that_lost_its_state_may_receive_duplicates_and_then_the_rest(
     story = _forgotten_after(1, 2)
     story.deliver(*again)
     for sequence in (1, 2, 3, 4):
-        story.oracle.acknowledged("p", sequence)
+        story.oracle.on_acknowledged("p", sequence)
     story.oracle.judge_end()
 
 
@@ -247,7 +247,7 @@ def test_only_acknowledged_publications_are_owed_after_a_publisher_loses_its_sta
     story.start()
     story.publish(1, 2, 3)
     story.deliver(1)
-    story.oracle.acknowledged("p", 1)
+    story.oracle.on_acknowledged("p", 1)
     story.oracle.on_memory_loss("p")
     story.oracle.judge_end()
     with pytest.raises(InvariantViolated, match="gap"):
@@ -261,9 +261,9 @@ def test_a_publisher_that_forgot_is_another_source() -> None:
     story.oracle.on_memory_loss("p")
     story.oracle.on_connected("p", SourceId(0, 0, 2))
     story.publish(1)
-    story.oracle.delivered("s", 1, SourceId(0, 0, 2), 1, b"1", b"x")
+    story.oracle.on_delivered("s", 1, SourceId(0, 0, 2), 1, b"1", b"x")
     story.deliver(1)
-    story.oracle.acknowledged("p", 1)
+    story.oracle.on_acknowledged("p", 1)
     story.oracle.judge_end()
 
 
@@ -276,7 +276,7 @@ def test_publications_of_an_expired_publisher_may_be_missing_after_a_later_start
     story.publish(4, 5)
     story.deliver(1, 3, 4)
     for sequence in range(1, 5):
-        story.oracle.acknowledged("p", sequence)
+        story.oracle.on_acknowledged("p", sequence)
     with pytest.raises(InvariantViolated, match="misses 5"):
         story.oracle.judge_end()
 
@@ -294,14 +294,14 @@ class TwoOfTwo(Story):
         self.oracle.on_connected("q", OTHER)
         self.oracle.on_subscribed("t", 1, parse_predicate("true"))
         for client in ("s", "t"):
-            self.oracle.started(client, 1)
+            self.oracle.on_started(client, 1)
         for client in ("p", "q"):
             for sequence in (1, 2):
                 self.oracle.published(client, sequence, str(sequence).encode(), b"x")
 
     def give(self, client: str, *publications: tuple[SourceId, int]) -> None:
         for source, sequence in publications:
-            self.oracle.delivered(client, 1, source, sequence, str(sequence).encode(), b"x")
+            self.oracle.on_delivered(client, 1, source, sequence, str(sequence).encode(), b"x")
 
 
 P1, P2, Q1, Q2 = (SOURCE, 1), (SOURCE, 2), (OTHER, 1), (OTHER, 2)
@@ -339,7 +339,7 @@ def test_sources_may_be_swapped_in_publisher_order() -> None:
 
 def _acknowledge(story: Story, *sequences: int) -> None:
     for sequence in sequences:
-        story.oracle.acknowledged("p", sequence)
+        story.oracle.on_acknowledged("p", sequence)
 
 
 def test_an_unordered_guarantee_requires_each_publication_exactly_once() -> None:
@@ -348,7 +348,7 @@ def test_an_unordered_guarantee_requires_each_publication_exactly_once() -> None
     story.publish(1, 2, 3)
     story.deliver(3, 1)
     with pytest.raises(InvariantViolated, match="acknowledgement of 2"):
-        story.oracle.acknowledged("p", 2)
+        story.oracle.on_acknowledged("p", 2)
     with pytest.raises(InvariantViolated, match="misses 2"):
         story.oracle.judge_end()
     with pytest.raises(InvariantViolated, match="duplicate"):
@@ -363,9 +363,9 @@ def test_publications_in_a_promised_gap_are_not_owed() -> None:
     story.start()
     story.publish(1, 2, 3, 4, 5)
     story.deliver(1)
-    story.oracle.gap("s", 1, SOURCE, 2, 3, "released")
+    story.oracle.on_gap("s", 1, SOURCE, 2, 3, "released")
     story.deliver(4)
-    story.oracle.gap("s", 1, SOURCE, 5, 5, "released")
+    story.oracle.on_gap("s", 1, SOURCE, 5, 5, "released")
     _acknowledge(story, 1, 2, 3, 4, 5)
     story.oracle.judge_end()
     assert story.oracle.in_gaps == {"released": 3}
@@ -378,19 +378,19 @@ def test_a_gap_for_another_reason_is_none(gaps: tuple[str, ...]) -> None:
     story.start()
     story.publish(1, 2)
     with pytest.raises(InvariantViolated, match="gap unpromised"):
-        story.oracle.gap("s", 1, SOURCE, 1, 1, "released")
+        story.oracle.on_gap("s", 1, SOURCE, 1, 1, "released")
 
 
 def test_a_publication_is_either_delivered_or_in_a_gap() -> None:
     story = Story(gaps=("released",))
     story.start()
     story.publish(1, 2, 3)
-    story.oracle.gap("s", 1, SOURCE, 1, 2, "released")
+    story.oracle.on_gap("s", 1, SOURCE, 1, 2, "released")
     with pytest.raises(InvariantViolated, match="gap delivered"):
         story.deliver(2)
     story.deliver(3)
     with pytest.raises(InvariantViolated, match="gap delivered"):
-        story.oracle.gap("s", 1, SOURCE, 3, 3, "released")
+        story.oracle.on_gap("s", 1, SOURCE, 3, 3, "released")
 
 
 def test_a_gap_with_publications_younger_than_promised_is_a_violation() -> None:
@@ -400,9 +400,9 @@ def test_a_gap_with_publications_younger_than_promised_is_a_violation() -> None:
     story.now_ns = 5
     story.publish(2)
     story.now_ns = 10
-    story.oracle.gap("s", 1, SOURCE, 1, 1, "released")
+    story.oracle.on_gap("s", 1, SOURCE, 1, 1, "released")
     with pytest.raises(InvariantViolated, match=r"gap early: .* 2 is not that old"):
-        story.oracle.gap("s", 1, SOURCE, 2, 2, "released")
+        story.oracle.on_gap("s", 1, SOURCE, 2, 2, "released")
 
 
 def test_publications_delivered_before_a_state_loss_may_be_in_any_gap() -> None:
@@ -413,9 +413,9 @@ def test_publications_delivered_before_a_state_loss_may_be_in_any_gap() -> None:
     story.oracle.on_memory_loss("s")
     story.oracle.on_subscribed("s", 1, parse_predicate("true"))
     story.start()
-    story.oracle.gap("s", 1, SOURCE, 1, 1, "released")
+    story.oracle.on_gap("s", 1, SOURCE, 1, 1, "released")
     with pytest.raises(InvariantViolated, match="gap early"):
-        story.oracle.gap("s", 1, SOURCE, 2, 2, "released")
+        story.oracle.on_gap("s", 1, SOURCE, 2, 2, "released")
 
 
 def _forgotten_after_a_gap() -> Story:
@@ -424,7 +424,7 @@ def _forgotten_after_a_gap() -> Story:
     story.start()
     story.publish(1, 2, 3, 4)
     story.deliver(1)
-    story.oracle.gap("s", 1, SOURCE, 2, 2, "released")
+    story.oracle.on_gap("s", 1, SOURCE, 2, 2, "released")
     story.oracle.on_memory_loss("s")
     story.oracle.on_subscribed("s", 1, parse_predicate("true"))
     story.start()
@@ -453,18 +453,18 @@ def test_a_client_with_an_older_store_may_lack_what_it_had_acknowledged() -> Non
     story.publish(1, 2, 3, 4)
     story.deliver(1, 2)
     with pytest.raises(InvariantViolated, match="gap unpromised"):
-        story.oracle.gap("s", 1, SOURCE, 3, 3, "released")
+        story.oracle.on_gap("s", 1, SOURCE, 3, 3, "released")
     story.oracle.on_memory_loss("s")
     story.oracle.on_subscribed("s", 1, parse_predicate("true"))
     story.start()
-    story.oracle.gap("s", 1, SOURCE, 1, 2, "released")
+    story.oracle.on_gap("s", 1, SOURCE, 1, 2, "released")
     with pytest.raises(InvariantViolated, match="gap unpromised"):
-        story.oracle.gap("s", 1, SOURCE, 2, 3, "released")
+        story.oracle.on_gap("s", 1, SOURCE, 2, 3, "released")
 
 
 def _again(story: Story, *sequences: int) -> None:
     for sequence in sequences:
-        story.oracle.delivered(
+        story.oracle.on_delivered(
             "s", 1, SOURCE, sequence, str(sequence).encode(), b"x", again=True
         )  # fmt: skip
 
@@ -506,15 +506,15 @@ def _moved_early(
     """Move a subscriber whose start at the old broker, after 1, follows the start at the new."""
     story = Story(order=order)
     story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
-    story.oracle.started("s.", 1)
+    story.oracle.on_started("s.", 1)
     story.publish(1)
     story.start()
     story.oracle.on_moved("s", "s.", whole=whole)
     story.publish(2, 3)
     for sequence in delivered:
-        story.oracle.delivered("s.", 1, SOURCE, sequence, str(sequence).encode(), b"x")
+        story.oracle.on_delivered("s.", 1, SOURCE, sequence, str(sequence).encode(), b"x")
     for sequence in (1, 2, 3):
-        story.oracle.acknowledged("p", sequence)
+        story.oracle.on_acknowledged("p", sequence)
     story.oracle.judge_end()
 
 
@@ -540,12 +540,12 @@ def _moved(order: Order, *, whole: bool, delivered: tuple[int, ...]) -> Story:
     story.publish(1, 2, 3)
     story.deliver(1, 3)
     story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
-    story.oracle.started("s.", 1)
+    story.oracle.on_started("s.", 1)
     story.oracle.on_moved("s", "s.", whole=whole)
     for sequence in delivered:
-        story.oracle.delivered("s.", 1, SOURCE, sequence, str(sequence).encode(), b"x")
+        story.oracle.on_delivered("s.", 1, SOURCE, sequence, str(sequence).encode(), b"x")
     for sequence in (1, 2, 3):
-        story.oracle.acknowledged("p", sequence)
+        story.oracle.on_acknowledged("p", sequence)
     story.oracle.judge_end()
     return story
 
@@ -589,13 +589,13 @@ def test_a_client_that_forgets_after_a_move_is_not_owed_what_it_had_before(order
     story.publish(1, 2)
     story.deliver(1, 2)
     story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
-    story.oracle.started("s.", 1)
+    story.oracle.on_started("s.", 1)
     story.oracle.on_moved("s", "s.", whole=True)
     story.oracle.on_memory_loss("s.")
     story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
-    story.oracle.started("s.", 1)
+    story.oracle.on_started("s.", 1)
     for sequence in (1, 2):
-        story.oracle.acknowledged("p", sequence)
+        story.oracle.on_acknowledged("p", sequence)
     story.oracle.judge_end()
 
 
@@ -605,9 +605,9 @@ def test_a_gap_announced_before_a_whole_move_is_not_owed_after_it(order: Order) 
     story.start()
     story.publish(1, 2, 3)
     story.deliver(1, 3)
-    story.oracle.gap("s", 1, SOURCE, 2, 2, "released")
+    story.oracle.on_gap("s", 1, SOURCE, 2, 2, "released")
     story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
-    story.oracle.started("s.", 1)
+    story.oracle.on_started("s.", 1)
     story.oracle.on_moved("s", "s.", whole=True)
     _acknowledge(story, 1, 2, 3)
     story.oracle.judge_end()
@@ -622,8 +622,8 @@ def test_a_gap_at_the_end_of_a_stream_is_not_owed_after_a_move(whole: bool) -> N
         story.publish(1, 2, 3)
         story.deliver(1)
         story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
-        story.oracle.started("s.", 1)
-        story.oracle.gap("s", 1, SOURCE, 2, 3, "released")
+        story.oracle.on_started("s.", 1)
+        story.oracle.on_gap("s", 1, SOURCE, 2, 3, "released")
         story.oracle.on_moved("s", "s.", whole=whole)
         _acknowledge(story, 1, 2, 3)
         story.oracle.judge_end()

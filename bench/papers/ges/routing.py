@@ -1,9 +1,8 @@
-"""Connectivity graphs of all brokers, flooded without sessions or time, for comparisons.
+"""Cost of the routing of [GES] in link transmissions, and checks of its correctness.
 
-Cost of the routing of [GES] in link transmissions, and checks of its correctness.
-
-All brokers flood their connections, and route by the resulting graphs, as with sessions. The
-brokers that are interested in a publication are known everywhere. Links do not fail.
+All brokers flood their connections, and route by the resulting graphs, as with sessions, but
+without sessions or time. The brokers that are interested in a publication are known everywhere.
+Links do not fail.
 
     pubsubctl experiment ges.routing
 

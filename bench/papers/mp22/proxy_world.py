@@ -2,11 +2,10 @@
 
 The report does not measure these, and a simulated clock is more exact than a busy machine: the
 distribution of topics over servers, the effect of a stalled server, the promises after a crash at
-any point, and the repetitions of requests to a slow server.
+any point, and the repetitions of requests to a slow server. A world has proxies, servers and two
+access brokers, and records the times of publications and deliveries.
 
 Paper: [MP22] §3, §4, which measures nothing itself.
-
-Simulated proxies, servers and two access brokers, with times of publications and deliveries.
 """
 
 from abc import abstractmethod
@@ -271,21 +270,21 @@ class Observations:
     def on_connected(self, client: Any, source: Any) -> None:
         """Do nothing."""
 
-    def started(self, client: Any, number: int) -> None:
+    def on_started(self, client: Any, number: int) -> None:
         """Do nothing."""
 
-    def delivered(
+    def on_delivered(
         self, client: Any, number: int, source: Any, sequence: int, blob: bytes, payload: Any
     ) -> None:
         world = self._world
         publisher = world.cluster.state.name_of(source)
         world.came_ns.setdefault(f"{publisher}/{sequence}", []).append(world.now_ns)
 
-    def withheld(self, client: Any, notice: Any) -> None:
+    def on_withheld(self, client: Any, notice: Any) -> None:
         """Do nothing."""
 
-    def gap(self, client: Any, number: int, source: Any, *rest: Any) -> None:
+    def on_gap(self, client: Any, number: int, source: Any, *rest: Any) -> None:
         """Do nothing."""
 
-    def acknowledged(self, client: Any, sequence: int) -> None:
+    def on_acknowledged(self, client: Any, sequence: int) -> None:
         """Do nothing."""

@@ -170,15 +170,15 @@ class Oracle:
             self.publishers.connect(client, source)
             self.notices.judge_named(source)
 
-    def started(self, client: ClientId, number: int) -> None:
+    def on_started(self, client: ClientId, number: int) -> None:
         """Record that a client was notified of the start of a subscription."""
         self.lives.start(client, number)
 
-    def withheld(self, client: ClientId, notice: Notice) -> None:
+    def on_withheld(self, client: ClientId, notice: Notice) -> None:
         """Judge a notice of withheld publications."""
         self.notices.judge(client, notice)
 
-    def delivered(
+    def on_delivered(
         self,
         client: ClientId,
         number: int,
@@ -193,14 +193,14 @@ class Oracle:
         self.deliveries += 1
         self.arrivals.judge(client, number, source, sequence, blob, payload, again=again)
 
-    def gap(
+    def on_gap(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
     ) -> None:
         """Judge an announced gap: publications that do not arrive, now or ever."""
         self._read_clock()
         self.gaps.judge(client, number, source, first, last, reason)
 
-    def acknowledged(self, client: ClientId, sequence: int) -> None:
+    def on_acknowledged(self, client: ClientId, sequence: int) -> None:
         """Judge an acknowledgement; owed subscriptions, or the log, must have the publication."""
         self._read_clock()
         self.publishers.acknowledge(client, sequence)

@@ -43,11 +43,11 @@ class ClientObserver(Protocol):
         """Record the source of a client's publications."""
         ...
 
-    def started(self, client: ClientId, number: int) -> None:
+    def on_started(self, client: ClientId, number: int) -> None:
         """Record that the broker reported a start of a subscription to the client."""
         ...
 
-    def delivered(
+    def on_delivered(
         self,
         client: ClientId,
         number: int,
@@ -59,17 +59,17 @@ class ClientObserver(Protocol):
         """Record a publication for the application, after the duplicate check of the library."""
         ...
 
-    def withheld(self, client: ClientId, notice: Notice) -> None:
+    def on_withheld(self, client: ClientId, notice: Notice) -> None:
         """Record a notice of withheld publications."""
         ...
 
-    def gap(
+    def on_gap(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
     ) -> None:
         """Record an announced gap: publications that do not arrive, now or ever."""
         ...
 
-    def acknowledged(self, client: ClientId, sequence: int) -> None:
+    def on_acknowledged(self, client: ClientId, sequence: int) -> None:
         """Record an acknowledgement of the client's publication."""
         ...
 
@@ -85,12 +85,12 @@ class Observers:
         for observer in self._observers:
             observer.on_connected(client, source)
 
-    def started(self, client: ClientId, number: int) -> None:
+    def on_started(self, client: ClientId, number: int) -> None:
         """Pass the start to each observer."""
         for observer in self._observers:
-            observer.started(client, number)
+            observer.on_started(client, number)
 
-    def delivered(
+    def on_delivered(
         self,
         client: ClientId,
         number: int,
@@ -101,24 +101,24 @@ class Observers:
     ) -> None:
         """Pass the publication to each observer."""
         for observer in self._observers:
-            observer.delivered(client, number, source, sequence, blob, payload)
+            observer.on_delivered(client, number, source, sequence, blob, payload)
 
-    def withheld(self, client: ClientId, notice: Notice) -> None:
+    def on_withheld(self, client: ClientId, notice: Notice) -> None:
         """Pass the notice to each observer."""
         for observer in self._observers:
-            observer.withheld(client, notice)
+            observer.on_withheld(client, notice)
 
-    def gap(
+    def on_gap(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
     ) -> None:
         """Pass the gap to each observer."""
         for observer in self._observers:
-            observer.gap(client, number, source, first, last, reason)
+            observer.on_gap(client, number, source, first, last, reason)
 
-    def acknowledged(self, client: ClientId, sequence: int) -> None:
+    def on_acknowledged(self, client: ClientId, sequence: int) -> None:
         """Pass the acknowledgement to each observer."""
         for observer in self._observers:
-            observer.acknowledged(client, sequence)
+            observer.on_acknowledged(client, sequence)
 
 
 class SimulatedClient(Endpoint):
@@ -293,26 +293,26 @@ class SimulatedClient(Endpoint):
             case Announced(notice, serial):
                 self.withheld.append(notice)
                 if self._observer is not None:
-                    self._observer.withheld(self.name, notice)
+                    self._observer.on_withheld(self.name, notice)
                 self._process_later(serial)
             case GapsAnnounced(gaps, serial):
                 self.gaps += gaps
                 for gap in gaps:
                     if self._observer is not None:
-                        self._observer.gap(
+                        self._observer.on_gap(
                             self.name, gap.number, gap.source, gap.first, gap.last, gap.reason
                         )
                 self._process_later(serial)
             case PublicationsDone(first, last):
                 if self._observer is not None:
                     for sequence in range(first, last + 1):
-                        self._observer.acknowledged(self.name, sequence)
+                        self._observer.on_acknowledged(self.name, sequence)
             case SubscriptionAnswered(number, state, path_age_ns):
                 if state == "started":
                     self.started_numbers[number] = None
                     self.path_ages_ns[number] = path_age_ns
                     if self._observer is not None:
-                        self._observer.started(self.name, number)
+                        self._observer.on_started(self.name, number)
             case SubscriptionEnded(number):
                 self.ended[number] = None
             case Detached():
@@ -339,7 +339,9 @@ class SimulatedClient(Endpoint):
                 for number in deliveries.subscriptions:
                     self.received[number].append((source, sequence))
                     if self._observer is not None:
-                        self._observer.delivered(self.name, number, source, sequence, blob, payload)
+                        self._observer.on_delivered(
+                            self.name, number, source, sequence, blob, payload
+                        )
         self._process_later(event.serial)
 
     def _process_later(self, serial: int) -> None:

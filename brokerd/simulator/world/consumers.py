@@ -70,12 +70,12 @@ class Redeliveries:
         else:
             self._consumers[client] = _Consumer(uncommitted)
 
-    def disk_copied(self, clients: Iterable[ClientId], *, is_empty: bool) -> None:
+    def on_disk_copied(self, clients: Iterable[ClientId], *, is_empty: bool) -> None:
         """Record the commits in a copy of the disk of these clients' broker."""
         for consumer in self._at(clients):
             consumer.copied = set() if is_empty else {*consumer.committed}
 
-    def state_lost(
+    def on_state_lost(
         self, clients: Iterable[ClientId], unacknowledged: Iterable[Publication]
     ) -> None:
         """Permit redeliveries after a broker's loss of state.
@@ -93,7 +93,9 @@ class Redeliveries:
     def _at(self, clients: Iterable[ClientId]) -> list[_Consumer]:
         return [self._consumers[client] for client in clients if client in self._consumers]
 
-    def delivered(self, client: ClientId, source: SourceId, sequence: int, *, again: bool) -> None:
+    def on_delivered(
+        self, client: ClientId, source: SourceId, sequence: int, *, again: bool
+    ) -> None:
         """Judge a delivery to an application, with `again` marked as a possible redelivery."""
         consumer, publication = self._consumers[client], (source, sequence)
         subject = f"{client} got {tuple(source)} {sequence}"
@@ -210,9 +212,11 @@ class SimulatedConsumer(SimulatedClient):
         self.received[number].append((item.source, item.sequence))
         if item.redelivered:
             self.again.append((item.source, item.sequence))
-        self._redeliveries.delivered(self.name, item.source, item.sequence, again=item.redelivered)
+        self._redeliveries.on_delivered(
+            self.name, item.source, item.sequence, again=item.redelivered
+        )
         if self._observer is not None:
-            self._observer.delivered(
+            self._observer.on_delivered(
                 self.name, number, item.source, item.sequence, item.blob, item.payload
             )
 
@@ -220,7 +224,7 @@ class SimulatedConsumer(SimulatedClient):
         self.gaps += event.gaps
         for gap in event.gaps:
             if self._observer is not None:
-                self._observer.gap(
+                self._observer.on_gap(
                     self.name, gap.number, gap.source, gap.first, gap.last, gap.reason
                 )
 

@@ -28,7 +28,7 @@ class DiskRestoration:
     def copy(self, broker: SimulatedBroker, *, is_empty: bool) -> tuple[Any, ...] | None:
         """Return a copy of a disk, for `restore`; None for an empty disk."""
         self._state.oracle.losses.copy_disk(broker.number, is_empty=is_empty)
-        self._redeliveries.disk_copied(self._clients_of(broker), is_empty=is_empty)
+        self._redeliveries.on_disk_copied(self._clients_of(broker), is_empty=is_empty)
         return None if is_empty else broker.disk.copy()
 
     def put_back(self, broker: SimulatedBroker, copy: tuple[Any, ...] | None) -> None:
@@ -90,7 +90,7 @@ class DiskRestoration:
         self.accepted += 1
         state.oracle.losses.accept(broker.number)
         unacknowledged = state.oracle.losses.list_unacknowledged(broker.number)
-        self._redeliveries.state_lost(self._clients_of(broker), unacknowledged)
+        self._redeliveries.on_state_lost(self._clients_of(broker), unacknowledged)
         self._accept(broker)
 
     def _clients_of(self, broker: SimulatedBroker) -> list[ClientId]:

@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import TYPE_CHECKING, Any
 
+from results.checker.latency import first_deliveries
 from results.figures.drawing import Drawing, Metric, house_style
 from results.papers.ds03.recovery_figures import DELIVERED, RELEASED, SECOND_NS, Line, stream_lines
 from results.repetitions.series_runs import SeriesRuns, load_series
-from results.repetitions.timelines import first_deliveries
 from results.rules.absences import absences_of
 from results.tables.frames import small_frame
 from results.tables.json_files import ResultsError

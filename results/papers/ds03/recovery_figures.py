@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from results.checker.latency import first_deliveries
 from results.figures.drawing import Drawing, Metric, house_style
 from results.repetitions.series_runs import SeriesRuns, load_series, metric_of
-from results.repetitions.timelines import first_deliveries
 from results.tables.json_files import ResultsError
 from results.tables.load import LoadedRun
 

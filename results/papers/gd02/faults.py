@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from brokerd.model.fault_verbs import HOLDING_VERBS
-from results.repetitions.timelines import first_deliveries
+from results.checker.latency import first_deliveries
 from results.tables.json_files import ResultsError
 from results.tables.load import LoadedRun
 

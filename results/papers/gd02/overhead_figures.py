@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.checker.latency import quantile_of
+from results.checker.latency import first_deliveries, quantile_of
 from results.figures.drawing import Drawing, Metric, house_style
 from results.figures.style import line_with_band
 from results.repetitions.series_runs import Point, SeriesRuns, load_series, metric_of
 from results.repetitions.spread import Spread, spread_of
-from results.repetitions.timelines import first_deliveries
 from results.tables.load import LoadedRun
 
 if TYPE_CHECKING:

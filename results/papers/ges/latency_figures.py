@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import fmean, pvariance
 from typing import TYPE_CHECKING, Any
 
+from results.checker.latency import first_deliveries
 from results.figures.drawing import Drawing, Metric, house_style
 from results.repetitions.series_runs import SeriesRuns, load_series, metric_of
-from results.repetitions.timelines import first_deliveries
 from results.tables.load import LoadedRun
 
 if TYPE_CHECKING:

@@ -104,4 +104,4 @@ def test_a_gap_without_an_absence_is_not_promised() -> None:
     assert story.cluster.oracle.promises.gaps == ()
     source = next(iter(story.cluster.oracle.register.by_source))
     with pytest.raises(InvariantViolated, match="gap unpromised"):
-        story.cluster.oracle.gap(story.mover.client.name, 1, source, 1, 1, LOST)
+        story.cluster.oracle.on_gap(story.mover.client.name, 1, source, 1, 1, LOST)

@@ -87,7 +87,7 @@ def test_the_gap_of_a_lost_publication_may_follow_a_later_publication(
             story.deliver(3)
         return
     story.deliver(3)
-    story.oracle.gap("s", 1, SOURCE, 2, 2, STATE_LOST)
+    story.oracle.on_gap("s", 1, SOURCE, 2, 2, STATE_LOST)
     story.deliver(4, 5)
     story.acknowledge(3, 5)
     story.oracle.judge_end()

@@ -15,13 +15,14 @@ from brokerd.protocols.gryphon.knowledge import ticks_in
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import (
     Acceptance,
+    ExpectedSilence,
     LogAppend,
     LogRelease,
     PermanentSilence,
     Pubends,
     Reservation,
+    TickClock,
 )
-from brokerd.protocols.gryphon.tick_clock import ExpectedSilence, TickClock
 from brokerd.protocols.interface import Chop, LogEnds, Read, RecordsRead
 from brokerd.simulator.checks.growth import sizes_of
 from brokerd.units import MICROSECOND_NS

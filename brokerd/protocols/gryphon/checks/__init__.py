@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.checks.marks import MARKS, GryphonMarks
-from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
-from brokerd.protocols.gryphon.checks.replicas import copies_needed, count_reached
+from brokerd.protocols.gryphon.checks.planning import GryphonPlanning, copies_needed, count_reached
 from brokerd.protocols.gryphon.checks.steps import RECOUNTS, GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.replication import majority_of

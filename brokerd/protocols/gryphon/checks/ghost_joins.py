@@ -41,8 +41,8 @@ class JoinChecks(ProtocolChecks):
         parameters: GryphonParameters = world.parameters
         self._is_on = parameters.is_total
         topology = world.graph.topology
-        everybody = range(len(topology.brokers))
-        self._hosts = [number for number in everybody if hosts_clients(topology, number)]
+        brokers = range(len(topology.brokers))
+        self._hosts = [number for number in brokers if hosts_clients(topology, number)]
         pubends = range(parameters.pubends)
         self._pubends = [f"{host}.{pubend}" for host in self._hosts for pubend in pubends]
         self._delivered = dict.fromkeys(self._hosts, 0)

@@ -36,11 +36,10 @@ from brokerd.simulator.checks.marks import ADVANCED_AGAIN
 from brokerd.simulator.checks.protocol_checks import marks_of, simulation_of
 from brokerd.simulator.checks.violations import InvariantViolated
 from brokerd.simulator.search.exploration.fingerprint import Fingerprints
-from brokerd.simulator.search.exploration.processes import is_lane
 from brokerd.simulator.search.exploration.reduction import choose, is_independent
 from brokerd.simulator.search.exploration.small_world import SmallWorld, WorldState
 from brokerd.simulator.search.exploration.snapshots import Snapshot, Snapshots
-from brokerd.simulator.world.actions import Action
+from brokerd.simulator.world.actions import Action, is_lane
 
 HELD_BYTES: Final = 2 << 30
 """Limit of the snapshots of states that wait for their expansion; other states are replayed."""

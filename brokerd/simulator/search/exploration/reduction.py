@@ -32,9 +32,8 @@ from typing import Final
 
 from brokerd.model.client_messages import Connected, Deliveries, PublishAcknowledged, Subscribed
 from brokerd.model.identity import Peer
-from brokerd.simulator.search.exploration.processes import is_lane, peer_of, processes_of
 from brokerd.simulator.search.exploration.small_world import LINKS, PUBLISHER, WorldState
-from brokerd.simulator.world.actions import Action
+from brokerd.simulator.world.actions import Action, is_lane, peer_of, processes_of
 from brokerd.simulator.world.clock import Lane
 from brokerd.simulator.world.sessions import SessionEnd
 

@@ -22,9 +22,18 @@ from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import DEFAULT, definition_of
 from brokerd.simulator.checks.protocol_checks import planning_of
 from brokerd.simulator.checks.violations import InvariantViolated
-from brokerd.simulator.search.exploration.processes import is_lane, is_local, peer_of, processes_of
 from brokerd.simulator.search.plan import set_parameters
-from brokerd.simulator.world.actions import BLOBS, ActedCluster, Action, Scene, describe_action
+from brokerd.simulator.world.actions import (
+    BLOBS,
+    ActedCluster,
+    Action,
+    Scene,
+    describe_action,
+    is_lane,
+    is_local,
+    peer_of,
+    processes_of,
+)
 from brokerd.simulator.world.clock import NEVER_NS, PATIENCE_NS
 from brokerd.simulator.world.disk import SimulatedDisk
 from brokerd.simulator.world.network import Network
