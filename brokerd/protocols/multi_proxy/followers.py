@@ -110,7 +110,8 @@ class Followers:
         """Return the durable state that a Get proves, and that this server lacks; "" for none.
 
         The Follow before a Get, and every position in a Get, was on disk before its announcement.
-        After an accepted loss, a Follow from before the loss may count as the repeated one.
+        After an accepted loss, a Follow from before the loss may count as the repeated one. What
+        is missing of a former owner's positions was lost there, before the topic moved.
         """
         home, follower = message.home, self._all.get(message.home)
         if follower is None or message.incarnation > follower.version.incarnation:
@@ -120,7 +121,9 @@ class Followers:
             return ""
         for each in message.wanted:
             part = Part(each.part, each.topic)
-            received = max(each.done, each.after) if part.server == self._broker else each.done
+            if part.server != self._broker:
+                continue
+            received = max(each.done, each.after)
             known = max(self._log.announced(part), follower.done.get(part, received))
             if received > known:
                 return (

@@ -17,12 +17,15 @@ from brokerd.protocols.multi_proxy.messages import (
     Carry,
     Elsewhere,
     Follow,
+    Following,
+    Get,
     Merge,
     Owner,
     Periodic,
     PutThrough,
     Transfer,
     Transferred,
+    Wanted,
 )
 from brokerd.protocols.multi_proxy.parameters import CAUSAL
 from brokerd.units import SECOND_NS
@@ -124,3 +127,15 @@ def test_an_incomplete_message_is_kept_at_any_age() -> None:
     assert server.core.status().queued == LAST
     (answer,) = of_kind(server.tell(GIVEN), Transferred)
     assert answer.owner == BETWEEN
+
+
+def test_a_server_is_not_blamed_for_what_a_former_owner_lost() -> None:
+    """With several owners it could not accept the loss, and would serve no topic for ever."""
+    server = Disk(CAUSAL, servers=3, number=BETWEEN)
+    server.tell(carry(1, LAST, giver=GIVER))
+    server.tell(GIVEN)
+    server.tell(Follow(BETWEEN, HOME, 1, 1, (TOPIC,)))
+    had = Wanted(GIVER, TOPIC, LAST + 2, LAST + 2, 9)
+    server.tell(Get(BETWEEN, HOME, 1, 1, (had, Wanted(BETWEEN, TOPIC, 0, 0, 9))))
+    assert not server.proofs
+    assert of_kind(server.tell(Follow(BETWEEN, HOME, 1, 2, (TOPIC,))), Following)
