@@ -12,6 +12,7 @@ from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.program import Program
 from brokerd.text import describe_exit, without_name
 from pubsubctl.deployment.deployment import UPGRADE, agent_note, broker_note
+from pubsubctl.deployment.newest_record import read_records
 from pubsubctl.errors import Unreachable
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.hosts import Lab, lack_of_room
@@ -64,7 +65,7 @@ class LabState:
     Attributes:
         deployment: the record of the deployment; None if nothing is deployed.
         reached: hosts with an agent that answered.
-        unreachable: hosts that do not answer, or with an agent that does not, with the reason.
+        unreachable: hosts without an answer, or with a silent agent, and the reason.
         agentless: the unreachable hosts that can be reached without the agent.
         busy: agentless host → the command that holds the host's lock, which starts or stops agents.
         faults: the rows of all faults that are in effect.
@@ -93,20 +94,17 @@ async def lab_state(lab: Lab) -> LabState:
     Raises:
         ExceptionGroup: of Unreachable, if no host can be reached.
     """
-    state = LabState()
+    records = await read_records(lab)
+    if len(records.lost) == len(lab.connectors):
+        raise ExceptionGroup("no host can be reached", list(records.lost.values()))
+    state = LabState(records.newest)
     by_broker: dict[str, BrokerState] = {}
-    lost: dict[str, Unreachable] = {}
 
     async def look(connector: Connector) -> None:
         name = connector.host.name
-        try:
-            record = await connector.read_deployment()
-        except Unreachable as error:
-            lost[name] = error
-            return
+        record = records.of(name)
         if record is None:
             return
-        state.deployment = record
         if full := await lack_of_room(connector):
             state.full_disks[name] = full
         rows = [row for row in record["placement"]["brokers"] if row["host"] == name]
@@ -124,7 +122,8 @@ async def lab_state(lab: Lab) -> LabState:
                     process = status["processes"].get(row["broker"])
                     by_broker[row["broker"]] = await broker_state(agent, row, process)
             of_host = [by_broker[row["broker"]] for row in rows]
-            is_recorded = record.get("program") == await connector.transport.program()
+            own = records.by_host[name].get("program")
+            is_recorded = own == await connector.transport.program()
             notes = list_differing_programs(name, state.programs[name], of_host, is_recorded)
             if notes:
                 state.differing[name] = notes
@@ -135,9 +134,7 @@ async def lab_state(lab: Lab) -> LabState:
                 state.busy[name] = holder
 
     await lab.on_all(look)
-    if len(lost) == len(lab.connectors):
-        raise ExceptionGroup("no host can be reached", list(lost.values()))
-    state.unreachable.update((name, str(lost[name])) for name in sorted(lost))
+    state.unreachable.update((name, str(records.lost[name])) for name in sorted(records.lost))
     placed = state.deployment["placement"]["brokers"] if state.deployment else []
     for row in placed:
         name = row["broker"]
@@ -192,24 +189,6 @@ async def programs_on(connector: Connector) -> list[str] | None:
 async def due_upgrades(lab: Lab) -> dict[str, list[str]]:
     """Return, by host, the processes of other programs; hosts without any are left out."""
     return (await lab_state(lab)).differing
-
-
-async def read_deployment(lab: Lab) -> Mapping[str, Any] | None:
-    """Return the record of the lab's deployment, or None.
-
-    Raises:
-        ExceptionGroup: of Unreachable, if a record could only be on unreachable hosts.
-    """
-    lost: list[Unreachable] = []
-    for connector in lab.connectors:
-        try:
-            if (record := await connector.read_deployment()) is not None:
-                return record
-        except Unreachable as error:
-            lost.append(error)
-    if lost:
-        raise ExceptionGroup("no record of a deployment", lost)
-    return None
 
 
 def is_in_effect(row: Mapping[str, Any]) -> bool:
