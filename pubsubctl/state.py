@@ -32,8 +32,8 @@ class BrokerState:
         core: the assigned core, or -1.
         cores: the permitted cores in /proc; None if unknown.
         program: the reported program; None without an answer, or from an earlier release.
-        discrepancies: contradictions between the broker's view and its topology or log, and
-            obstacles to its writes, in words.
+        discrepancies: contradictions between the broker's view and the topology or the log, and
+            obstacles to writes, in words.
         detail: the state that the broker's protocol prints.
     """
 
