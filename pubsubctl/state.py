@@ -12,6 +12,7 @@ from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.program import Program
 from brokerd.text import describe_exit, without_name
 from pubsubctl.deployment.deployment import UPGRADE, agent_note, broker_note
+from pubsubctl.deployment.newest_record import read_records
 from pubsubctl.errors import Unreachable
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.hosts import Lab, lack_of_room
@@ -31,8 +32,8 @@ class BrokerState:
         core: the assigned core, or -1.
         cores: the permitted cores in /proc; None if unknown.
         program: the reported program; None without an answer, or from an earlier release.
-        discrepancies: contradictions between the broker's view and its topology or log, and
-            obstacles to its writes, in words.
+        discrepancies: contradictions between the broker's view and the topology or the log, and
+            obstacles to writes, in words.
         detail: the state that the broker's protocol prints.
     """
 
@@ -64,7 +65,7 @@ class LabState:
     Attributes:
         deployment: the record of the deployment; None if nothing is deployed.
         reached: hosts with an agent that answered.
-        unreachable: hosts that do not answer, or with an agent that does not, with the reason.
+        unreachable: hosts without an answer, or with a silent agent, and the reason.
         agentless: the unreachable hosts that can be reached without the agent.
         interrupted: host with stopped brokers → an interrupted command.
         busy: agentless host → the command that holds the host's lock, which starts or stops agents.
@@ -95,20 +96,17 @@ async def lab_state(lab: Lab) -> LabState:
     Raises:
         ExceptionGroup: of Unreachable, if no host can be reached.
     """
-    state = LabState()
+    records = await read_records(lab)
+    if len(records.lost) == len(lab.connectors):
+        raise ExceptionGroup("no host can be reached", list(records.lost.values()))
+    state = LabState(records.newest)
     by_broker: dict[str, BrokerState] = {}
-    lost: dict[str, Unreachable] = {}
 
     async def look(connector: Connector) -> None:
         name = connector.host.name
-        try:
-            record = await connector.read_deployment()
-        except Unreachable as error:
-            lost[name] = error
-            return
+        record = records.of(name)
         if record is None:
             return
-        state.deployment = record
         if full := await lack_of_room(connector):
             state.full_disks[name] = full
         rows = [row for row in record["placement"]["brokers"] if row["host"] == name]
@@ -129,7 +127,8 @@ async def lab_state(lab: Lab) -> LabState:
             is_whole = all(row.pid is not None for row in of_host)
             if not is_whole and (command := await connector.interrupted_command()):
                 state.interrupted[name] = command
-            is_recorded = record.get("program") == await connector.transport.program()
+            own = records.by_host[name].get("program")
+            is_recorded = own == await connector.transport.program()
             notes = list_differing_programs(name, state.programs[name], of_host, is_recorded)
             if notes:
                 state.differing[name] = notes
@@ -142,9 +141,7 @@ async def lab_state(lab: Lab) -> LabState:
                 state.interrupted[name] = command
 
     await lab.on_all(look)
-    if len(lost) == len(lab.connectors):
-        raise ExceptionGroup("no host can be reached", list(lost.values()))
-    state.unreachable.update((name, str(lost[name])) for name in sorted(lost))
+    state.unreachable.update((name, str(records.lost[name])) for name in sorted(records.lost))
     placed = state.deployment["placement"]["brokers"] if state.deployment else []
     for row in placed:
         name = row["broker"]
@@ -199,24 +196,6 @@ async def programs_on(connector: Connector) -> list[str] | None:
 async def due_upgrades(lab: Lab) -> dict[str, list[str]]:
     """Return, by host, the processes of other programs; hosts without any are left out."""
     return (await lab_state(lab)).differing
-
-
-async def read_deployment(lab: Lab) -> Mapping[str, Any] | None:
-    """Return the record of the lab's deployment, or None.
-
-    Raises:
-        ExceptionGroup: of Unreachable, if a record could only be on unreachable hosts.
-    """
-    lost: list[Unreachable] = []
-    for connector in lab.connectors:
-        try:
-            if (record := await connector.read_deployment()) is not None:
-                return record
-        except Unreachable as error:
-            lost.append(error)
-    if lost:
-        raise ExceptionGroup("no record of a deployment", lost)
-    return None
 
 
 def is_in_effect(row: Mapping[str, Any]) -> bool:

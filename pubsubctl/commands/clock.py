@@ -141,8 +141,8 @@ def _clocks(call: Invocation, rounds: int) -> "tuple[list[HostClock], str]":
 
     from bench.run.clocks import sample
     from pubsubctl.deployment.deployment import nothing_deployed
+    from pubsubctl.deployment.newest_record import read_deployment
     from pubsubctl.hosts.hosts import Lab, run_reaching
-    from pubsubctl.state import read_deployment
 
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)

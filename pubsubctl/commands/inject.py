@@ -316,11 +316,11 @@ def _topology(
     import trio
 
     from brokerd.overlay.topology import Topology
+    from pubsubctl.deployment.newest_record import read_deployment
     from pubsubctl.deployment.placement import Placement
     from pubsubctl.deployment.placement_choice import predict_placement
     from pubsubctl.deployment.topologies import load_topology
     from pubsubctl.hosts.hosts import Lab, run_reaching
-    from pubsubctl.state import read_deployment
 
     if name is not None:
         named = load_topology(call.project.find("topology", name), protocol)

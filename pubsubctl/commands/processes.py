@@ -303,9 +303,9 @@ class _Reader:
 
     async def _find(self) -> None:
         from pubsubctl.deployment.deployment import find_placement, nothing_deployed
+        from pubsubctl.deployment.newest_record import read_deployment
         from pubsubctl.deployment.placement import Placement
         from pubsubctl.monitor.logbook import AGENT
-        from pubsubctl.state import read_deployment
 
         record = await read_deployment(self._lab)
         if record is None:

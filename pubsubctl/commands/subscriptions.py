@@ -143,7 +143,7 @@ async def command_brokers(
         arguments: of the command, with the broker of each.
     """
     from brokerd.errors import ControlError
-    from pubsubctl.state import read_deployment
+    from pubsubctl.deployment.newest_record import read_deployment
 
     record = await read_deployment(lab)
     placed = record["placement"]["brokers"] if record is not None else ()
@@ -232,8 +232,8 @@ async def query_brokers(
         PreflightFailed: nothing is deployed.
     """
     from brokerd.errors import ControlError
+    from pubsubctl.deployment.newest_record import read_deployment
     from pubsubctl.deployment.plan import list_decommissioned
-    from pubsubctl.state import read_deployment
 
     record = await read_deployment(lab)
     if record is None:

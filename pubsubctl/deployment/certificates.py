@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -10,6 +10,7 @@ from brokerd.agent.host.server import SECRETS_FOLDER
 from brokerd.errors import ControlError
 from brokerd.sessions.messages import CertifiedRole
 from pubsubctl.deployment.deployment import nothing_deployed
+from pubsubctl.deployment.newest_record import read_records
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.deployment.plan import ObservedState
 from pubsubctl.errors import HostError, PreflightFailed
@@ -83,10 +84,13 @@ async def check_authority(lab: Lab) -> None:
     own = Authority.find_in(folder)
     strangers: dict[str, str] = {}
 
+    records = await read_records(lab)
+    records.check_complete()
+
     async def look(connector: Connector) -> None:
-        for name, certificate in (await _certificates_on(connector)).items():
+        record = records.of(connector.host.name) or {}
+        for name, certificate in (await _certificates_on(connector, record)).items():
             if own is None or not own.has_issued(certificate):
-                record = await connector.read_deployment() or {}
                 by = f"{record.get('who', 'somebody')}, since {record.get('since', '?')}"
                 strangers[name] = f"host {connector.host.name}: deployed by {by}"
 
@@ -115,7 +119,7 @@ async def renew_certificates(lab: Lab) -> dict[str, datetime]:
     ends: dict[str, datetime] = {}
 
     async def renew(connector: Connector) -> None:
-        record = await connector.read_deployment()
+        record = records.of(connector.host.name)
         if record is None:
             return
         identity, host = str(record["deployment_id"]), connector.host.name
@@ -136,15 +140,23 @@ async def renew_certificates(lab: Lab) -> dict[str, datetime]:
     if not lab.inventory.uses_tls:
         raise PreflightFailed("the deployment uses plaintext on loopback: no certificates")
     await check_authority(lab)
+    records = await read_records(lab)
+    records.check_complete()
     await lab.on_all(renew)
     if not ends:
         raise nothing_deployed(lab.inventory)
     return ends
 
 
-async def certificates_end(connector: Connector) -> dict[str, datetime]:
-    """Return broker → end of the certificate's validity, for the brokers of a host."""
-    certificates = await _certificates_on(connector)
+async def certificates_end(
+    connector: Connector, record: Mapping[str, Any] | None
+) -> dict[str, datetime]:
+    """Return broker → end of the certificate's validity, for the brokers of a host.
+
+    Args:
+        record: of the deployment; None if none is on the host.
+    """
+    certificates = await _certificates_on(connector, record or {})
     if not certificates:
         return {}
     from cryptography import x509
@@ -155,10 +167,9 @@ async def certificates_end(connector: Connector) -> dict[str, datetime]:
     }
 
 
-async def _certificates_on(connector: Connector) -> dict[str, bytes]:
+async def _certificates_on(connector: Connector, record: Mapping[str, Any]) -> dict[str, bytes]:
     """Return broker → certificate, for the brokers of a host with a complete certificate."""
-    record = await connector.read_deployment()
-    if record is None or record.get("transport", PLAINTEXT) == PLAINTEXT:
+    if not record or record.get("transport", PLAINTEXT) == PLAINTEXT:
         return {}
     from cryptography import x509
 
@@ -178,10 +189,12 @@ async def all_certificates_end(lab: Lab) -> dict[str, datetime]:
     """Return broker → end of the certificate's validity, for all reachable hosts."""
     ends: dict[str, datetime] = {}
     limiter = trio.CapacityLimiter(lab.forks)
+    records = await read_records(lab)
+    records.check_complete()
 
     async def look(connector: Connector) -> None:
         async with limiter:
-            ends.update(await certificates_end(connector))
+            ends.update(await certificates_end(connector, records.of(connector.host.name)))
 
     await lab.on_all(look)
     return ends

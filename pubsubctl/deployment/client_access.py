@@ -20,6 +20,7 @@ from pubsubctl.console.console import Console
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.deployment.certificates import check_authority
 from pubsubctl.deployment.deployment import nothing_deployed
+from pubsubctl.deployment.newest_record import read_deployment
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.deployment.plan import list_decommissioned
 from pubsubctl.errors import Unreachable, UserError
@@ -27,7 +28,6 @@ from pubsubctl.hosts.hosts import Lab, run_reaching
 from pubsubctl.inventory.inventory import Inventory
 from pubsubctl.inventory.inventory_model import Host
 from pubsubctl.project import authority_folder
-from pubsubctl.state import read_deployment
 
 if TYPE_CHECKING:
     from brokerd.client.client import Client

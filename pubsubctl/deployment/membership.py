@@ -20,12 +20,12 @@ from brokerd.runtime.growth import topology_change
 from brokerd.text import counted, nearest, toml_text
 from pubsubctl.console.console import Progress
 from pubsubctl.deployment.deployment import Deployment, nothing_deployed
+from pubsubctl.deployment.newest_record import read_deployment
 from pubsubctl.deployment.plan import list_decommissioned
 from pubsubctl.errors import HostError, PreflightFailed, Unreachable, UserError
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.project import authority_folder
-from pubsubctl.state import read_deployment
 
 RESTORE_TIMEOUT_S = 10.0
 _POLL_S = 0.05

@@ -17,6 +17,7 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import definition_of, parameters_on
 from brokerd.text import nearest, toml_text
 from pubsubctl.deployment.deployment import find_placement, nothing_deployed
+from pubsubctl.deployment.newest_record import read_records
 from pubsubctl.deployment.placement import PlacedBroker, Placement
 from pubsubctl.deployment.plan import (
     REPLACEMENTS,
@@ -141,10 +142,12 @@ async def find_replacement(
             host cannot be reached.
         UserError: as `choose_replacement`.
     """
-    records = await _read_records(lab)
-    if not records:
+    records = await read_records(lab)
+    records.check_complete()
+    record = records.newest
+    if record is None:
         raise nothing_deployed(lab.inventory)
-    identities = {name: str(each["deployment_id"]) for name, each in records.items()}
+    identities = {name: str(each["deployment_id"]) for name, each in records.by_host.items()}
     if len({*identities.values()}) > 1:
         each_host = ", ".join(f"{identity} on {name}" for name, identity in identities.items())
         raise PreflightFailed(f"several deployments: {each_host}; `pubsubctl down` stops them all")
@@ -152,7 +155,6 @@ async def find_replacement(
     if lost and on not in [host.name for host in hosts]:
         problems = [problem for error in lost for problem in error.problems]
         raise PreflightFailed(f"--on {shown(on)}: no such host can be reached", *problems)
-    record = max(records.values(), key=count_replacements)
     found = choose_replacement(record, broker, on, hosts)
     running, answering = await _list_running(lab, broker)
     silent = [
@@ -177,13 +179,14 @@ async def record_replacement(lab: Lab, found: Replacement) -> None:
     """
     if found.former != found.placed.host:
         await lab.connector(found.placed.host).set_state_aside(found.placed.broker)
-    records = await _read_records(lab)
+    records = await read_records(lab)
+    records.check_complete()
     topology = toml_text(found.wanted.topology.to_mapping())
     running, _ = await _list_running(lab, found.placed.broker)
 
     async def write(connector: Connector) -> None:
         name = connector.host.name
-        content = dict(records.get(name, {}))
+        content = dict(records.by_host.get(name, {}))
         if not content and name == found.placed.host:
             program = await connector.transport.program()
             content = {**found.record, "host": name, "program": program}
@@ -195,20 +198,6 @@ async def record_replacement(lab: Lab, found: Replacement) -> None:
                 await agent.stop(found.placed.broker)
 
     await lab.on_all(write)
-
-
-async def _read_records(lab: Lab) -> dict[str, Mapping[str, Any]]:
-    """Return host → the record of the deployment, of hosts with a record."""
-    found: dict[str, Mapping[str, Any]] = {}
-
-    async def read(connector: Connector) -> None:
-        record = await connector.read_deployment()
-        if record is not None:
-            found[connector.host.name] = record
-
-    await lab.on_all(read)
-    names = [connector.host.name for connector in lab.connectors]
-    return {name: found[name] for name in names if name in found}
 
 
 async def _list_running(lab: Lab, broker: str) -> tuple[list[str], list[str]]:

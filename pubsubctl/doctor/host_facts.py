@@ -230,7 +230,9 @@ async def _find_own_files(connector: Connector, found: HostFacts) -> None:
     found.ports = await connector.ports_in_use(connector.host.ports[:PORTS_LOOKED_AT])
     if found.observed.files or connector.host.connector == "local":
         found.socket_folder = await connector.socket_folder()
-        found.certificates_end = await certificates_end(connector)
+        found.certificates_end = await certificates_end(
+            connector, await connector.read_deployment()
+        )
         if found.observed.agent is not None:
             try:
                 found.differing = await programs_on(connector)

@@ -19,6 +19,7 @@ from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.deployment.deploy import attached
 from pubsubctl.deployment.deployment import Deployment, nothing_deployed
+from pubsubctl.deployment.newest_record import read_deployment
 from pubsubctl.deployment.placement import Placement
 from pubsubctl.deployment.plan import DesiredState
 from pubsubctl.errors import HostError, LabDirty, PubsubctlError
@@ -109,16 +110,15 @@ async def backend_of(deployment: Deployment) -> DeployedBackend:
 
 async def read_running(lab: Lab) -> DesiredState:
     """Return the recorded deployment, as requested at the time of the deployment."""
-    for connector in lab.connectors:
-        record = await connector.read_deployment()
-        if record is not None:
-            return DesiredState(
-                Topology.from_mapping(record["topology"], "deployment.json"),
-                record["protocol"],
-                record["digest"],
-                Placement.from_mapping(record["placement"]),
-            )
-    raise nothing_deployed(lab.inventory)
+    record = await read_deployment(lab)
+    if record is None:
+        raise nothing_deployed(lab.inventory)
+    return DesiredState(
+        Topology.from_mapping(record["topology"], "deployment.json"),
+        record["protocol"],
+        record["digest"],
+        Placement.from_mapping(record["placement"]),
+    )
 
 
 def _result(injection: Injection, began_ns: int) -> Result:

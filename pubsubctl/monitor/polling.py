@@ -22,6 +22,7 @@ from brokerd.agent.client import AgentClient
 from brokerd.errors import ControlError
 from pubsubctl.console.console import Console
 from pubsubctl.console.interruption import until_interrupted
+from pubsubctl.deployment.newest_record import Records
 from pubsubctl.errors import HostError, PreflightFailed, Unreachable
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.hosts import Lab, run_reaching
@@ -42,9 +43,10 @@ async def watch_lab(lab: Lab, on_view: Callable[[View], None]) -> None:
     """Call `on_view` with a view of the lab every second, forever."""
     watch = Watch()
     looks: dict[str, HostSample] = {}
+    records = Records()
     async with trio.open_nursery() as nursery:
         for connector in lab.connectors:
-            nursery.start_soon(_follow, connector, looks)
+            nursery.start_soon(_follow, connector, records, looks)
         with trio.move_on_after(FIRST_LOOK_S):
             while len(looks) < len(lab.connectors):
                 await trio.sleep(0.02)
@@ -59,17 +61,19 @@ async def watch_lab(lab: Lab, on_view: Callable[[View], None]) -> None:
             await trio.sleep_until(due)
 
 
-async def _follow(connector: Connector, looks: dict[str, HostSample]) -> None:
-    """Keep the last sample of a host in `looks`."""
+async def _follow(connector: Connector, records: Records, looks: dict[str, HostSample]) -> None:
+    """Keep the last sample of a host in `looks`, and its record in `records`."""
     name = connector.host.name
     while True:
         try:
             record = await connector.read_deployment()
             if record is None:
+                records.by_host.pop(name, None)
                 looks[name] = HostSample(host=name)
             else:
+                records.by_host[name] = record
                 async with connector.open_agent() as agent:
-                    await _sample_every_second(connector, agent, record, looks)
+                    await _sample_every_second(connector, agent, records, looks)
         except* (Unreachable, HostError, PreflightFailed, ControlError) as group:
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
@@ -85,22 +89,23 @@ def _explain(error: BaseException, host: str) -> str:
 async def _sample_every_second(
     connector: Connector,
     agent: AgentClient,
-    record: Mapping[str, Any],
+    records: Records,
     looks: dict[str, HostSample],
 ) -> None:
     """Sample a host once a second until the deployment changes."""
     after_ns: dict[str, int] = {}
+    name = connector.host.name
     for count in range(1, sys.maxsize):
         began = trio.current_time()
-        looks[connector.host.name] = await sample_host(agent, record, connector.host.name, after_ns)
+        record = records.of(name)
+        assert record is not None, name
+        looks[name] = await sample_host(agent, record, name, after_ns)
         await trio.sleep_until(began + LOOK_EVERY_S)
-        if (
-            count % RECORD_EVERY_LOOKS == 0
-            and (fresh := await connector.read_deployment()) != record
-        ):
+        if count % RECORD_EVERY_LOOKS == 0:
+            fresh = await connector.read_deployment()
             if fresh is None or fresh["deployment_id"] != record["deployment_id"]:
                 return
-            record = fresh
+            records.by_host[name] = fresh
 
 
 async def sample_host(

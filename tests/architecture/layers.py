@@ -26,6 +26,7 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.decommissioning",
     "brokerd.protocols.parts.event_machine",
     "brokerd.protocols.parts.bounds",
+    "brokerd.protocols.parts.log_marks",
     "brokerd.protocols.parts.neighbours",
     "brokerd.protocols.parts.publishers",
     "brokerd.protocols.parts.records",

@@ -53,7 +53,8 @@ def _pieces(item: Any) -> Iterator[bytes]:
         for field in fields(item):
             value = getattr(item, field.name)
             is_younger = field.init and not field.repr  # than the digests
-            if not (is_younger and value == field.default):
+            is_drawn = type(item) is interface.Started and field.name == "start"
+            if not is_drawn and not (is_younger and value == field.default):
                 yield from _pieces(value)
         yield b")"
     else:

@@ -12,6 +12,7 @@ import trio
 from brokerd.agent.client import AgentClient
 from brokerd.errors import ControlError
 from brokerd.protocols.interface import CoreStatus
+from pubsubctl.deployment.newest_record import Records
 from pubsubctl.monitor.live_view import BrokerSample, HostSample, LoadSample, View, Watch
 from pubsubctl.monitor.polling import RECORD_EVERY_LOOKS, _follow, sample_host
 from pubsubctl.monitor.view_text import line_text, one_line, screen_lines
@@ -341,7 +342,7 @@ async def test_the_record_that_is_shown_follows_the_host_at_each_change() -> Non
     host = WatchedHost()
     looks: dict[str, HostSample] = {}
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_follow, host, looks)
+        nursery.start_soon(_follow, host, Records(), looks)
         await trio.sleep(1)
         assert looks["h1"].deployment is None
         for changes in ({}, {"brokers": 4}, {"brokers": 5}, {"deployment_id": "another"}):

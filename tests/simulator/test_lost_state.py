@@ -474,7 +474,7 @@ def test_an_access_broker_proves_the_loss_of_a_server_and_of_its_proxies(is_copy
     cluster.run_for(20)
     assert len(subscriber.received) == 10
     proofs = [each["cause"] for event, each in server.broker.recorded if event == "loss_proved"]
-    missing = "positions 6 to 10 of topic 0" if is_copy else "the topics that broker 3 follows"
+    missing = "the last 5 records of incarnation 1" if is_copy else "has run with another log"
     assert [missing in proof for proof in proofs] == [True]
     server.kill()
     cluster.run_for(2)
