@@ -69,7 +69,7 @@ def test_an_ended_subscription_is_in_no_position() -> None:
 
 @pytest.mark.parametrize("keeps", [1, 2, 3])
 def test_a_client_that_moves_keeps_predecessors_with_uncommitted_arrivals_alone(keeps: int) -> None:
-    """Each next broker delivers the arrival again, but one of them; a client may move for ever."""
+    """The next broker delivers an arrival again, and the application commits the arrival there."""
     client, wanted = commitment(FIRST)
     kept: list[weakref.ref[Commitment]] = []
     for move in range(1, 5):

@@ -224,7 +224,7 @@ class TokenCommits:
         return subscription in self._waiting[subscription.identity % len(self._waiting)]
 
     def _continue_commits(self, shard: int, then: Continuation) -> None:
-        """Begin the next transaction; one without rows ends at once, and others follow."""
+        """Begin transactions until a transaction has rows to write."""
         waiting = self._waiting[shard]
         if self._continuing[shard]:
             return
