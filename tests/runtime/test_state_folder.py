@@ -1,5 +1,6 @@
 """Tests of state folders with less than the durable state, or without a folder."""
 
+import os
 import re
 import shutil
 from contextlib import closing
@@ -392,3 +393,19 @@ def test_a_state_folder_that_cannot_be_used_is_an_obstacle_and_no_bug(tmp_path: 
         ):
             pass
     assert "a link to a folder that does not exist" in str(caught.value)
+
+
+def test_a_refused_folder_leaves_no_descriptor_and_names_its_holder(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "state")
+
+    def used() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = used()
+    with held(config):
+        during = used()
+        for _ in range(3):
+            with pytest.raises(PreflightError, match=f"in use by the process {os.getpid()}$"):
+                held(config).__enter__()
+        assert used() == during
+    assert used() == before
