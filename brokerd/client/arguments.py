@@ -4,8 +4,8 @@ An accepted argument can be encoded, and is not refused by a broker for its form
 tasks of a client never fail because of an argument.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from brokerd.errors import ConfigError
 from brokerd.model.losses import MARKER
@@ -71,6 +71,19 @@ def check_duration(key: str, value: object) -> None:
     """
     if type(value) not in (int, float) or not value >= 0:  # type: ignore[operator]
         raise ConfigError(f"{key} = {_shown(value)}; a number of seconds, 0 or more")
+
+
+def list_addresses(key: str, value: object) -> list[Any]:
+    """Return the addresses in an argument: one as text, or several.
+
+    Raises:
+        ConfigError: the argument is neither.
+    """
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, Iterable) or isinstance(value, bytes | Mapping):
+        raise ConfigError(f'{key} = {_shown(value)}; "host:port", or several')
+    return [*value]
 
 
 def check_address(key: str, address: object, *, is_dialled: bool) -> None:

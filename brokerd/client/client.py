@@ -24,6 +24,7 @@ from brokerd.client.arguments import (
     check_integer,
     check_name,
     check_text,
+    list_addresses,
 )
 from brokerd.client.broker_choice import Brokers
 from brokerd.client.handle import Client as Client
@@ -156,7 +157,8 @@ async def connect(
         if not publishes:
             raise ConfigError(f"client {name}: pubend = {pubend} of a client that does not publish")
     check_integer("window", window, 1)
-    addresses = [address] if isinstance(address, str) else [*address]
+    addresses = list_addresses(f"client {name}: address", address)
+    elsewhere = list_addresses(f"client {name}: elsewhere", elsewhere)
     if not addresses or addresses == [""]:
         raise ConfigError(f'client {name}: address = {address!r}; at least one "host:port"')
     dials_tcp = dial is None

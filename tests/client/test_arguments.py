@@ -216,7 +216,12 @@ async def test_publications_with_inconsistent_parts_are_refused_at_the_call(
         ({"address": "localhost:1.5"}, "address"),
         ({"address": f"{HALF}:1"}, "address"),
         ({"address": ["127.0.0.1:1", None]}, "address = None"),
+        ({"address": None}, 'address = None; "host:port", or several'),
+        ({"address": 5}, "address = 5"),
+        ({"address": b"127.0.0.1:1"}, "address = b'127.0.0.1:1'"),
         ({"elsewhere": ["nowhere"]}, "address = 'nowhere'"),
+        ({"elsewhere": "nowhere"}, "address = 'nowhere'"),
+        ({"elsewhere": 5}, "elsewhere = 5"),
     ],
 )
 @in_virtual_time
