@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from results.checker import checks
+from results.checker import verdict_document
 
-_OPINION = checks.second_opinion
+_OPINION = verdict_document.second_opinion
 
 
 class JudgesDiffer(AssertionError):
@@ -31,7 +31,7 @@ def _strict_opinion(*arguments: Any) -> dict[str, Any]:
 def judges_agree() -> Iterator[None]:
     """Make a disagreement of the judges fail the story instead of returning UNKNOWN."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checks, "second_opinion", _strict_opinion)
+        patch.setattr(verdict_document, "second_opinion", _strict_opinion)
         yield
 
 
