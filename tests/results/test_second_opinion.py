@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from results.checker import checks, second_opinion
+from results.checker import second_opinion, verdict_document
 from results.checker.checks import check_run, check_runs
 from results.checker.second_opinion import StreamSample
 from results.reference.history_reader import judge_folder, read_history, read_streams
@@ -24,7 +24,7 @@ SMALL = 400
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make runs of more than SMALL rows count as large."""
-    monkeypatch.setattr(checks, "MOST_ROWS", SMALL)
+    monkeypatch.setattr(verdict_document, "MOST_ROWS", SMALL)
     monkeypatch.setattr(second_opinion, "MOST_ROWS", SMALL)
 
 

@@ -208,7 +208,7 @@ class DeliveryJudge:
             predicate = subscription.predicate
             self._violations.add("unwanted", f"{text}, which does not match {predicate}")
             return
-        may_repeat = again and self._promises.redelivers
+        may_repeat = again and self._promises.redelivers and not stream.is_committed(sequence)
         if again and sequence in stream.got:
             self.redelivered += may_repeat
             if not may_repeat:

@@ -98,7 +98,8 @@ class GapJudge:
         for sequence in range(first, last + 1):
             if sequence not in stream.ranks:
                 continue  # whole stretches are named, also publications that do not match
-            if sequence in stream.got and not self._promises.redelivers:
+            may_repeat = self._promises.redelivers and not stream.is_committed(sequence)
+            if sequence in stream.got and not may_repeat:
                 self._violations.add("gap delivered", f"{subject}, and had {sequence}")
             stream.gaps.add(sequence)
             stream.unexplained.discard(sequence)

@@ -200,6 +200,15 @@ class Oracle:
         self._read_clock()
         self.gaps.judge(client, number, source, first, last, reason)
 
+    def on_committed(
+        self, client: ClientId, number: int, source: SourceId, first: int, last: int
+    ) -> None:
+        """Record committed publications, which need not arrive after a restart."""
+        subscription = self.register.subscriptions.get((client, number))
+        if subscription is not None and source in self.register.by_source:
+            stream = self.register.stream(subscription, self.register.by_source[source])
+            stream.committed.append((first, last))
+
     def on_acknowledged(self, client: ClientId, sequence: int) -> None:
         """Judge an acknowledgement; owed subscriptions, or the log, must have the publication."""
         self._read_clock()

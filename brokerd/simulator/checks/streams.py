@@ -65,6 +65,7 @@ class Stream:
         excused: in gaps that the protocol promises to announce, or lost and owed to none.
         absent: publications up to this number may be in a gap of any age: the client was away for
             too long.
+        committed: first and last numbers that the application has acknowledged.
     """
 
     matching: list[int] = field(default_factory=list)
@@ -81,6 +82,7 @@ class Stream:
     gaps: set[int] = field(default_factory=set)
     excused: set[int] = field(default_factory=set)
     absent: int = 0
+    committed: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def last(self) -> int:
@@ -92,6 +94,10 @@ class Stream:
         """Add a publication that matches."""
         self.ranks[sequence] = len(self.matching)
         self.matching.append(sequence)
+
+    def is_committed(self, sequence: int) -> bool:
+        """Return True if the application has acknowledged a number."""
+        return any(first <= sequence <= last for first, last in self.committed)
 
     def open(self, publisher: Publisher) -> None:
         """Open the stream: all later publications are owed."""
