@@ -112,7 +112,10 @@ def logs(
     from pubsubctl.monitor.logbook import last_of_each
 
     call = invocation(context)
-    call.refuse_dry_run("logs")
+    if call.dry_run:
+        raise UserError(
+            "`logs` has no --dry-run (-n); --lines N prints the last N lines of each file"
+        )
     selection = _Selection.of(options)
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)

@@ -114,7 +114,7 @@ def capsule(
 
     Replaces the names of hosts, users and folders. `results reproduce` accepts the file.
     """
-    from pubsubctl.runs.capsules import make_capsule
+    from pubsubctl.runs.capsules import make_capsule, refuse_existing
     from pubsubctl.runs.runs import find_runs
     from results.checker.spark import spark_session
 
@@ -122,6 +122,7 @@ def capsule(
     call.refuse_dry_run("results capsule")
     folders = find_runs(call.project, runs)
     output_file(output)
+    refuse_existing(output)
     with call.console.progress() as progress:
         progress.phase("starting Spark")
         with spark_session("pubsubctl results capsule", call.master(master)) as spark:

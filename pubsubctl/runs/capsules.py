@@ -112,8 +112,7 @@ def make_capsule(
         UserError: the file exists, or a run cannot be published; see `pack_run`.
         IntegrityError: a run differs from its content at its end.
     """
-    if target.exists():
-        raise UserError(f"{target} is there already")
+    refuse_existing(target)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
         folder = Path(scratch)
         stated: dict[str, Any] = {}
@@ -121,8 +120,10 @@ def make_capsule(
         copies = [_copy(run, folder, keep_hosts=keep_hosts) for run in originals]
         figures = {copy: figures_of(run) for copy, run in zip(copies, originals, strict=True)}
         # A series is drawn when the runs in it are judged.
-        for copy in sorted(copies, key=_is_series):
-            stated[_name(copy, folder)] = found_in(spark, copy, figures[copy], progress)
+        for at, copy in enumerate(sorted(copies, key=_is_series), start=1):
+            stated[_name(copy, folder)] = found_in(
+                spark, copy, figures[copy], progress, place=f"{at} of {len(copies)}: "
+            )
         names = [_name(copy, folder) for copy in copies]
         document = _document(target, copies, {name: stated[name] for name in names})
         (folder / README).write_text(_readme(document), encoding="utf-8")
@@ -138,6 +139,12 @@ def make_capsule(
         progress.phase(f"writing {target.name}")
         _write_archive(folder, target)
     return Capsule(target, document)
+
+
+def refuse_existing(target: Path) -> None:
+    """Raise a UserError if the file of a new capsule exists."""
+    if target.exists():
+        raise UserError(f"{target} is there already; name another file")
 
 
 def unpack_capsule(path: Path, folder: Path, digest: str) -> Capsule:

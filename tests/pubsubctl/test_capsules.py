@@ -32,9 +32,11 @@ class Quiet:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.phases: list[str] = []
 
     def phase(self, text: str) -> None:
-        """Show nothing."""
+        """Keep a phase."""
+        self.phases.append(text)
 
     def print(self, text: str) -> None:
         """Keep a line."""
@@ -98,7 +100,9 @@ def test_the_same_runs_are_the_same_bytes(
     first, second = tmp_path / "a" / "c.tar.gz", tmp_path / "b" / "c.tar.gz"
     for path in (first, second):
         path.parent.mkdir()
-        make_capsule(spark, runs[1:], path, Quiet())
+        progress = Quiet()
+        make_capsule(spark, runs[1:], path, progress)
+        assert f"drawing dft11.fig9 of 1 of 1: {runs[1].name}" in progress.phases
     assert first.read_bytes() == second.read_bytes()
     with pytest.raises(UserError, match="is there already"):
         make_capsule(spark, runs, first, Quiet())

@@ -93,6 +93,22 @@ def test_a_lock_that_its_process_never_released_names_the_interrupted_command(
     assert interrupted_command(root) == f"`deploy demo` of ann@lab, begun {holder['since']}"
 
 
+def test_a_helper_that_loses_its_operator_names_the_interrupted_command(tmp_path: Path) -> None:
+    root = tmp_path / "host"
+    program = (
+        "import pathlib\nfrom brokerd.agent.host import server\n"
+        "class Lost:\n"
+        "    def __init__(self, handlers):\n        self.handlers = handlers\n"
+        "    async def serve_stream(self, stream):\n"
+        "        await self.handlers['lock']({'purpose': 'deploy x', 'who': 'ann', 'pid': 7})\n"
+        "server.ControlServer = Lost\n"
+        f"server.serve_host(pathlib.Path({str(root)!r}), 'n1')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, stdin=subprocess.DEVNULL)
+    assert lock_holder(root) is None
+    assert interrupted_command(root).startswith("`deploy x` of ann, begun ")
+
+
 @pytest.mark.parametrize("content", ["", "torn {", "[]", '{"who": "ann"}'])
 def test_a_lock_without_a_purpose_names_no_command(tmp_path: Path, content: str) -> None:
     root = tmp_path / "host"

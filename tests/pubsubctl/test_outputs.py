@@ -420,3 +420,25 @@ def test_a_dash_is_no_file_where_no_text_is_printed(call: Call, project: Path, o
     assert answer.status == 2
     assert "error: -: name a file; this output cannot go to standard output" in answer.err
     assert not (project / "-").exists()
+
+
+def test_the_file_of_a_capsule_is_looked_at_before_spark_starts(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object) -> None:
+        pytest.fail("Spark was started")
+
+    monkeypatch.setattr("results.checker.spark.spark_session", start)
+    path = tmp_path / "c.tar.gz"
+    path.write_text("theirs")
+    run = ROOT / "results" / "samples" / "delta-tree-crash"
+    answer = call("results", "capsule", str(run), "-o", str(path))
+    assert answer.status == 2
+    assert f"error: {path} is there already; name another file" in answer.err
+    assert path.read_text() == "theirs"
+
+
+def test_logs_with_a_number_of_lines_as_for_tail_names_the_option(call: Call) -> None:
+    answer = call("logs", "-n", "3")
+    assert answer.status == 2
+    assert "`logs` has no --dry-run (-n); --lines N prints the last N lines" in answer.err

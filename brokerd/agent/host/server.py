@@ -506,10 +506,8 @@ def serve_host(root: Path, name: str) -> int:
             await ControlServer(handlers).serve_stream(stream)
             nursery.cancel_scope.cancel()
 
-    try:
-        trio.run(serve)
-    finally:
-        trio.run(host.unlock)
+    # The end of the process frees a lock that was not released, and keeps the name of its command.
+    trio.run(serve)
     return 0
 
 
