@@ -218,6 +218,9 @@ def _check_anchor(
         hint = f"; {restarts[0]}.recovered does" if restarts else ""
         text = f"a broker that was ended does not recover by itself{hint}"
         yield schedule.problem(step, "after", step.after, text)
+    if stage == "recovered" and verb not in (*LASTING_VERBS, *ENDING_VERBS, "restart"):
+        text = f"{verb} does not recover; {name}.observed is when its effect was seen"
+        yield schedule.problem(step, "after", step.after, text)
     if stage in ("healed", "recovered") and ender_of(schedule.step(name), schedule.steps):
         text = f"{name} is never healed: its target is killed or cut at its end"
         yield schedule.problem(step, "after", step.after, text)

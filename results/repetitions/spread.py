@@ -118,7 +118,8 @@ def difference_of(first: Sequence[float], second: Sequence[float]) -> Difference
     """Return the difference of two numbers over repetitions.
 
     Means are compared by their logarithms, so that twice as much and half as much are equally far.
-    Values that are all equal, on both sides, are compared exactly: counts that do not vary.
+    Values that do not vary on either side have no variance to test by: they differ if so few
+    divisions of all values separate them as well (an exact permutation test).
     """
     one, other = spread_of(first).mean, spread_of(second).mean
     difference = other - one
@@ -133,7 +134,7 @@ def difference_of(first: Sequence[float], second: Sequence[float]) -> Difference
     outcome: Outcome = "cannot tell"
     if low >= 1 / (1 + SAME_WITHIN) and high <= 1 + SAME_WITHIN:
         outcome = "same"
-    elif high < 1 or low > 1:
+    elif (high < 1 or low > 1) and p <= 1 - CONFIDENCE:
         outcome = "differs"
     return Difference(difference, ratio, low, high, outcome, p)
 
@@ -147,7 +148,8 @@ def _plain(first: Sequence[float], second: Sequence[float], difference: float) -
     low, high, p = interval
     if low == high == 0:
         return Difference(difference, None, low, high, "same", p)
-    outcome: Outcome = "differs" if low > 0 or high < 0 else "cannot tell"
+    is_beyond = (low > 0 or high < 0) and p <= 1 - CONFIDENCE
+    outcome: Outcome = "differs" if is_beyond else "cannot tell"
     return Difference(difference, None, low, high, outcome, p)
 
 
@@ -163,7 +165,8 @@ def _welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, floa
     largest = max(map(abs, (*first, *second))) or 1.0
     a, b = _variance(first, largest) / n, _variance(second, largest) / m
     if a + b == 0:
-        return difference, difference, 1.0 if difference == 0 else 0.0
+        # Rounded values are often equal by chance; 2 of all divisions separate them so far.
+        return difference, difference, 1.0 if difference == 0 else 2 / math.comb(n + m, n)
     share = a / (a + b)
     freedom = 1 / (share**2 / (n - 1) + (1 - share) ** 2 / (m - 1))
     error = largest * math.sqrt(a + b)

@@ -431,6 +431,14 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
             "r.recovered does",
         ),
         (
+            ABSORB
+            + KILL
+            + step(id="c", after="k.applied", do="corrupt", on="b1")
+            + step(id="r", after="c.recovered", do="restart", on="b1"),
+            "step r: after = 'c.recovered': corrupt does not recover; c.observed is when its "
+            "effect was seen",
+        ),
+        (
             ABSORB + KILL + step(id="l", after="a.healed", do="kill", on="b2"),
             "step l: after = 'a.healed': a is never healed: its target is killed or cut",
         ),

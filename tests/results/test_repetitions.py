@@ -92,6 +92,10 @@ def test_the_interval_of_a_ratio_is_the_librarys() -> None:
         ([0, 0, 0], [5, 6, 7], "differs"),
         ([0], [5], "cannot tell"),
         ([1, 1, 1], [1, 1, 1], "same"),
+        ([6, 6], [7, 7], "cannot tell"),  # rounded values, equal by chance
+        ([0, 0, 0], [1, 1, 1], "cannot tell"),
+        ([6, 6, 6, 6], [7, 7, 7, 7], "differs"),
+        ([0, 0, 0, 0], [1, 1, 1, 1], "differs"),
     ],
 )
 def test_only_differences_that_repetitions_confirm_are_reported(
@@ -397,3 +401,16 @@ def test_numbers_that_include_zero_differ_in_the_same_words_as_all_others(number
         more, less = difference_of(low, many), difference_of(many, low)
         words = [_verdict(number, each, each.p) for each in (more, less)]
         assert words == [words_of(number, 2.0), words_of(number, 0.5)]
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_rounded_values_do_not_differ_by_chance(n: int) -> None:
+    """Each table compares nine equal numbers of a processor's few ticks."""
+    random, wrong = Random(n), 0
+    for _ in range(60):
+        p_values = [
+            difference_of(*([float(round(random.gauss(7, 0.5))) for _ in range(n)] for _ in "ab")).p
+            for _ in range(9)
+        ]
+        wrong += any(p is not None and p <= 0.05 for p in holm(p_values))
+    assert wrong <= 60 * 0.15
