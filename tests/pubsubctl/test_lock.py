@@ -69,7 +69,7 @@ def test_the_lock_of_an_operator_that_was_killed_is_free(tmp_path: Path) -> None
     subprocess.run([sys.executable, "-c", program], check=False)
     assert lock_path(root).exists()
     assert lock_holder(root) is None
-    assert interrupted_command(root).startswith("`deploy` of ")
+    assert interrupted_command(root).startswith("`a long purpose` of ")
     with operator_lock(root, "deploy"):
         holder = lock_holder(root)
         assert holder is not None

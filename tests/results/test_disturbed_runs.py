@@ -497,7 +497,7 @@ def test_what_is_missing_is_counted_for_sources_with_one_incarnation(tmp_path: P
 
 
 def failed_cut(tmp_path: Path, state: str) -> RunFolder:
-    """Return a run with a cut of 700 ms that was undone 46 ms after its request."""
+    """Return a run with a cut of 700 ms, undone 46 ms after the request."""
     times = {"requested": 1_000, "heal_requested": 1_046, "healed": 1_082}
     row = {
         "fault_id": "cut", "step": "cut", "verb": "cut", "target": "c1-c2", "params": {},

@@ -35,7 +35,7 @@ def write_statistics(folder: Path, lives: list[list[int]], rest: Random) -> dict
 def test_lost_sessions_are_summed_over_restarts_and_other_totals_are_the_last(
     tmp_path: Path, seed: int
 ) -> None:
-    """A process that begins again counts from 0, which takes no lost session back."""
+    """A restarted process counts from 0; lost sessions of former processes remain."""
     random = Random(seed)
     wanted = dict.fromkeys(("sessions_lost", *LAST_COUNTERS), 0)
     for number in range(random.randrange(1, 4)):

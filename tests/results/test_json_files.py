@@ -1,4 +1,4 @@
-"""Tests of the journal of an experiment or a series, which repeats the manifest."""
+"""Tests of the journal of an experiment or a series: a copy of the manifest."""
 
 import json
 from pathlib import Path

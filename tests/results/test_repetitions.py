@@ -405,7 +405,7 @@ def test_numbers_that_include_zero_differ_in_the_same_words_as_all_others(number
 
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_rounded_values_do_not_differ_by_chance(n: int) -> None:
-    """Each table compares nine equal numbers of a processor's few ticks."""
+    """A table compares nine equal numbers of few processor ticks."""
     random, wrong = Random(n), 0
     for _ in range(60):
         p_values = [

@@ -122,7 +122,7 @@ def test_the_seal_of_a_sample_stays_as_the_program_brought_it(
 
 
 def add_records(run: Path) -> None:
-    """Add a closed record file that is longer than its sidecar counts."""
+    """Add a closed record file longer than the count of the sidecar."""
     folder = run / "raw" / "h1" / "b1"
     sidecar = {"rows": 2, "width": 32, "closed": True}
     (folder / "acks.rec.json").write_text(json.dumps(sidecar))
@@ -131,12 +131,12 @@ def add_records(run: Path) -> None:
 
 
 def add_deep_folders(run: Path) -> None:
-    """Add folders as deep as no run has them."""
+    """Add folders nested too deeply for a run."""
     (run / "/".join(["raw", *"d" * 60])).mkdir(parents=True)
 
 
 def add_long_document(run: Path) -> None:
-    """Add a document larger than what is read at once."""
+    """Add a document above the limit of one read."""
     (run / "raw" / "long.json").touch()
     os.truncate(run / "raw" / "long.json", 3_000)
 
@@ -167,7 +167,7 @@ def test_a_file_that_no_run_writes_is_refused_before_it_is_read(
         (run / "SHA256SUMS").write_text(lines)
     else:
         (run / "SHA256SUMS").unlink()
-    monkeypatch.setattr(seals, "_sha256", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(seals, "file_sha256", lambda path: pytest.fail(f"{path} was read"))
     with pytest.raises(IntegrityError, match=ours):
         verify_seal(run)
     with pytest.raises(FileRefusal, match=theirs):

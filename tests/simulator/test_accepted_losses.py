@@ -102,7 +102,7 @@ def test_a_gap_of_a_stream_excuses_only_lost_publications() -> None:
 
 
 class ThirdPosition(AccessBrokerDisks):
-    """Disks whose streams have the third publication at each position."""
+    """Disks with the third publication of a stream at each position."""
 
     def is_in_gap(
         self, gap: Stretch, source: SourceId, sequence: int, *, is_lost_there: bool

@@ -63,7 +63,8 @@ UNDRAWN: Final = {
     ),
     FORGOTTEN: (
         "client.received_positions: RANGE_LIMIT; "
-        "durable.holds: _REMOVALS; parts.clients.progress: MOST_PUBLISHERS WRITE_INTERVAL_NS"
+        "durable.holds: _REMOVALS; parts.clients.progress: MOST_PUBLISHERS WRITE_INTERVAL_NS; "
+        "parts.log_marks: STARTS_KEPT"
     ),
     PARAMETER: "durable.parameters: _LINGER_NS; ges_reliable.parameters: _KEPT_NS",
     REAL: (

@@ -1,7 +1,7 @@
 """Tests of a server of multi_proxy that loses its disk together with all proxies.
 
-No neighbour has a mark of the server's state, so the access brokers prove the loss: each returns
-the mark of the server's log with every request.
+No neighbour has a mark of the server's state. The access brokers prove the loss: requests return
+the mark of the server's log.
 """
 
 from collections import Counter
@@ -103,7 +103,7 @@ def missing(how: str) -> str:
 @pytest.mark.parametrize("how", [COPY, EMPTY])
 @pytest.mark.parametrize("ownership", OWNERSHIPS)
 def test_a_publish_request_before_any_fetch_request_proves_a_loss(ownership: str, how: str) -> None:
-    """The server stores nothing, so that no lost position is assigned again."""
+    """The server stores nothing: no lost position is assigned again."""
     story = LostServer(ownership, how)
     story.cluster.link("s1", "x1").cut()
     story.lose()
@@ -121,7 +121,7 @@ def test_a_publish_request_before_any_fetch_request_proves_a_loss(ownership: str
 def test_a_loss_is_proved_although_the_subscribers_broker_was_down(
     ownership: str, how: str, prover: str
 ) -> None:
-    """The broker that was down proves the loss itself if no other access broker is connected."""
+    """The broker that was down proves the loss if no other access broker is connected."""
     story = LostServer(ownership, how, is_away=True)
     if prover == "s1":
         story.cluster.link("p1", "x1").cut()
@@ -145,10 +145,10 @@ def test_a_loss_is_proved_although_the_subscribers_broker_was_down(
 def test_as_many_new_publications_as_were_lost_hide_no_loss(
     ownership: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that has no mark publishes, until the fetched position looks plausible.
+    """A broker without a mark publishes, until the fetched position looks plausible.
 
-    A follower that has no mark either keeps these publications at the server, and receives them at
-    positions of lost ones, which the checks would not allow.
+    A follower without a mark fetches these publications at positions of lost publications, which
+    the checks would not allow.
     """
     monkeypatch.setattr(MultiProxyChecks, "_check_announced", lambda *_arguments: None)
     story = LostServer(ownership, how)
@@ -178,7 +178,7 @@ def test_as_many_new_publications_as_were_lost_hide_no_loss(
 
 @pytest.mark.parametrize("ownership", OWNERSHIPS)
 def test_publications_before_the_proof_are_kept_without_a_follower(ownership: str) -> None:
-    """An access broker that has not stated its topics to the empty log may be owed all of it."""
+    """An access broker may be owed all of an empty log until its topics are stated."""
     story = LostServer(ownership, EMPTY)
     for name in ("p1", "s1"):
         story.cluster.link(name, "x1").cut()
@@ -199,7 +199,7 @@ def test_publications_before_the_proof_are_kept_without_a_follower(ownership: st
 @pytest.mark.parametrize("how", [COPY, EMPTY])
 @pytest.mark.parametrize("ownership", OWNERSHIPS)
 def test_an_access_broker_without_subscriptions_proves_a_loss(ownership: str, how: str) -> None:
-    """It publishes nothing either; its session with the proxy suffices."""
+    """The broker publishes nothing; the session with the proxy suffices."""
     story = LostServer(ownership, how)
     story.cluster.link("s1", "x1").cut()
     story.lose()

@@ -411,9 +411,9 @@ def test_an_access_broker_proves_the_loss_of_a_storage(is_copy: bool) -> None:
 
 @pytest.mark.parametrize("moment", ["before the proof", "behind the proof", "after a restart"])
 def test_publications_beside_the_proof_of_a_lost_storage_arrive(moment: str) -> None:
-    """They would have epochs that the access broker of the subscriber has received before.
+    """Their epochs would be epochs that the subscriber's access broker has received before.
 
-    Before the proof, they must be fewer than the lost ones, else nothing is proved.
+    Before the proof, more publications than were lost would prove nothing.
     """
     count = 2 if moment == "before the proof" else 4
     cluster = begun("ges_reliable at b1")

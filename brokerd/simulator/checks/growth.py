@@ -237,6 +237,7 @@ SHARED: Final = (
     Limit("brokerd.protocols.parts.deadlines", "_STALE", (0, 1)),
     Limit("brokerd.protocols.parts.selection", "_SMALL_SHARE", (1, 2)),
     Limit("brokerd.matching.index", "_NAMES_PER_ATTRIBUTE", (0, 1), LATE),
+    Limit("brokerd.matching.index", "_FILED_VALUES", (0, 2), LATE),
     Limit("brokerd.model.joined_runs", "MOST_BLOBS", (1, 3), LATE),
     Limit("brokerd.model.joined_runs", "JOINED_PUBLICATIONS", (1, 3), LATE),
     Limit("brokerd.model.joined_runs", "JOINED_BYTES", (1, 60), LATE),
