@@ -121,7 +121,7 @@ class EpochLog:
             frontier = self._frontiers.setdefault(run.source, Frontier())
             frontier.reached = max(run.last, frontier.reached)
             self._stored[run.source] = frontier.reached
-            self._logged.append(_Logged(index, last, run.source, run.last))
+            self._logged.append(_Logged(index, last, run.source, frontier.reached))
         self.durable = self.assigned
         yield from self._read_on(event.first + len(event.records))
 
