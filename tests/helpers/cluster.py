@@ -46,10 +46,10 @@ def star(middle: str, *others: str, delta: int = 1) -> Topology:
 def crash_in_repetition(
     cluster: SimulatedCluster, broker: BrokerHandle, log: str, records: int
 ) -> None:
-    """Let a broker crash while it stores publications behind an accepted loss again.
+    """Let a broker crash while publications are stored again behind an accepted loss.
 
     Args:
-        records: number of records in its log at the crash; the table `proved` has a row then.
+        records: number of records in the log at the crash; the table `proved` has a row then.
     """
     for _ in range(1000):
         cluster.run_for(0.0001)
