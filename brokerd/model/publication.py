@@ -6,7 +6,7 @@ confirms and sends whole runs; payload bytes stay slices of the receive buffer.
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from itertools import accumulate, chain, pairwise
 from operator import itemgetter, sub
@@ -321,6 +321,15 @@ def _stretches(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
     starts = [positions[0], *[positions[i] for i in breaks]]
     ends = [*[positions[i - 1] + 1 for i in breaks], positions[-1] + 1]
     return zip(starts, ends, strict=True)
+
+
+def last_numbers(runs: Iterable[PublicationRun]) -> dict[SourceId, int]:
+    """Return, by source, the highest number of the publications in runs of a log."""
+    found: dict[SourceId, int] = {}
+    for run in runs:
+        for source, numbers in run.origins:
+            found[source] = max(numbers[-1], found.get(source, 0))
+    return found
 
 
 def merge_runs(runs: Sequence[PublicationRun]) -> PublicationRun:

@@ -14,7 +14,7 @@ from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
 from brokerd.protocols.multi_proxy.parameters import ARBITER, RENDEZVOUS, MultiProxyParameters
 from brokerd.simulator.world.cluster import SimulatedCluster
-from tests.helpers.cluster import STEADY
+from tests.helpers.cluster import STEADY, crash_in_repetition
 
 OWNERSHIPS = (ARBITER, RENDEZVOUS)
 COPY, EMPTY = "copy", "empty"
@@ -78,11 +78,17 @@ class LostServer:
         recorded = self.server.broker.recorded
         return [details["cause"] for event, details in recorded if event == "loss_proved"]
 
-    def accept(self) -> None:
-        """Accept the loss, and publish five further events at p1."""
+    def accept(self, *, crash_at: int = 0) -> None:
+        """Accept the loss, and publish five further events at p1.
+
+        Args:
+            crash_at: number of records in the log at which the server crashes; 0 for no crash.
+        """
         self.server.kill()
         self.cluster.run_for(2)
         self.server.put_back(self.server.broker.disk.copy())
+        if crash_at:
+            crash_in_repetition(self.cluster, self.server, "topics", crash_at)
         self.cluster.run_for(30)
         self.publish(5)
         self.cluster.run_for(30)
@@ -176,9 +182,15 @@ def test_as_many_new_publications_as_were_lost_hide_no_loss(
     ).items()
 
 
+@pytest.mark.parametrize("crash_at", [0, 6], ids=["no crash", "crash"])
 @pytest.mark.parametrize("ownership", OWNERSHIPS)
-def test_publications_before_the_proof_are_kept_without_a_follower(ownership: str) -> None:
-    """An access broker may be owed all of an empty log until its topics are stated."""
+def test_publications_before_the_proof_are_kept_without_a_follower(
+    ownership: str, crash_at: int
+) -> None:
+    """An access broker may be owed all of an empty log until its topics are stated.
+
+    A crash after publications are stored again behind the loss stores none a third time.
+    """
     story = LostServer(ownership, EMPTY)
     for name in ("p1", "s1"):
         story.cluster.link(name, "x1").cut()
@@ -190,7 +202,7 @@ def test_publications_before_the_proof_are_kept_without_a_follower(ownership: st
         story.cluster.link(name, "x1").heal()
     story.cluster.run_for(3)
     assert story.proofs == [missing(EMPTY)]
-    story.accept()
+    story.accept(crash_at=crash_at)
     assert story.received() == [*range(1, 16)]
     assert story.received("p-x1") == [*range(1, 4)]
     assert len(story.subscriber.client.gaps) == 1

@@ -16,7 +16,7 @@ from brokerd.simulator.search.plan import read_plan, write_plan
 from brokerd.simulator.search.plan_run import PlanRun
 from brokerd.simulator.world.clock import WallClocks
 from brokerd.simulator.world.cluster import SimulatedCluster
-from tests.helpers.cluster import STEADY, chain
+from tests.helpers.cluster import STEADY, chain, crash_in_repetition
 from tests.helpers.gryphon_stories import cells, paper_cells
 
 AGE_NS = 10**18
@@ -409,13 +409,17 @@ def test_an_access_broker_proves_the_loss_of_a_storage(is_copy: bool) -> None:
     assert [each.sequence for each in subscriber.received] == [*range(1, 16)]
 
 
-@pytest.mark.parametrize("moment", ["before the proof", "behind the proof", "after a restart"])
+MOMENTS = ("before the proof", "behind the proof", "after a restart", "before a crash")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_publications_beside_the_proof_of_a_lost_storage_arrive(moment: str) -> None:
     """Their epochs would be epochs that the subscriber's access broker has received before.
 
     Before the proof, more publications than were lost would prove nothing.
     """
-    count = 2 if moment == "before the proof" else 4
+    is_before = moment in ("before the proof", "before a crash")
+    count = 2 if is_before else 4
     cluster = begun("ges_reliable at b1")
     subscriber = cluster.subscribe("s1")
     cluster.run_until_quiet()
@@ -427,7 +431,7 @@ def test_publications_beside_the_proof_of_a_lost_storage_arrive(moment: str) -> 
     cluster.link("p-p1", "p1").cut()
     cluster.run_for(2)
     storage.broker.disk.put_back(copy)
-    if moment == "before the proof":
+    if is_before:
         near.cut()
     storage.start()
     cluster.run_for(2)
@@ -445,6 +449,8 @@ def test_publications_beside_the_proof_of_a_lost_storage_arrive(moment: str) -> 
     storage.kill()
     cluster.run_for(2)
     storage.put_back(storage.broker.disk.copy())
+    if moment == "before a crash":
+        crash_in_repetition(cluster, storage, "storage", records=5)
     cluster.run_for(5)
     storage.restart()
     cluster.run_until_quiet()

@@ -28,7 +28,7 @@ from brokerd.model.losses import (
     lost_range,
     marker,
 )
-from brokerd.model.publication import Buffer, OriginRun, PublicationRun
+from brokerd.model.publication import Buffer, OriginRun, PublicationRun, last_numbers
 from brokerd.protocols.ges_reliable.definition import LOG
 from brokerd.protocols.ges_reliable.state import FRONTIERS, RELEASED, Event, LogAppend, LogRelease
 from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
@@ -121,7 +121,7 @@ class EpochLog:
             frontier = self._frontiers.setdefault(run.source, Frontier())
             frontier.reached = max(run.last, frontier.reached)
             self._stored[run.source] = frontier.reached
-            self._logged.append(_Logged(index, last, run.source, run.last))
+            self._logged.append(_Logged(index, last, run.source, frontier.reached))
         self.durable = self.assigned
         yield from self._read_on(event.first + len(event.records))
 
@@ -145,10 +145,17 @@ class EpochLog:
             yield self._append(epochs, run, self.stream.broker)
 
     def repeat(self) -> Iterator[LogAppend]:
-        """Append the retained publications in front of a loss again, at epochs behind the loss."""
-        for event in [*self._events]:
+        """Append the retained publications in front of a loss again, at epochs behind the loss.
+
+        Those that an earlier incarnation has appended, before a crash, are not appended again.
+        """
+        retained = [*self._events]
+        behind = last_numbers(each.run for each in retained if each.run.last > self.lost_through)
+        for event in retained:
             if event.run.last <= self.lost_through and not has_marker(event.run):
                 for part in event.run.split_by_origin():
+                    if part.last <= behind.get(part.source, 0):
+                        continue
                     epochs = range(self.assigned + 1, self.assigned + 1 + len(part))
                     yield self._append(epochs, replace(part, place=None), event.root)
                     reached = max(part.last, self.stored(part.source))  # no frontier decreases

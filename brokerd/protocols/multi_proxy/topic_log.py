@@ -20,7 +20,7 @@ from brokerd.model.losses import (
     last_lost_position,
     log_marker,
 )
-from brokerd.model.publication import Buffer, OriginRun, PublicationRun
+from brokerd.model.publication import Buffer, OriginRun, PublicationRun, last_numbers
 from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
 from brokerd.protocols.multi_proxy.messages import PutThrough
 from brokerd.protocols.multi_proxy.retention import Topic
@@ -208,15 +208,23 @@ class TopicLog:
         return PlacedRun(topic, placed, None, record)
 
     def repeat(self) -> Iterator[PlacedRun]:
-        """Place the retained publications of this server behind a loss; yield them to append."""
+        """Place the retained publications of this server behind a loss; yield them to append.
+
+        Those that an earlier incarnation has placed there, before a crash, are not placed again.
+        """
         for topic in [*self]:
             retained = [run for run in topic.runs if topic.part.server == self._broker]
+            behind = last_numbers(run for run in retained if run.last > self.lost_through)
             for run in retained:
                 if run.last <= self.lost_through and not has_marker(run):
-                    yield from self._place_again(topic, run)
+                    yield from self._place_again(topic, run, behind)
 
-    def _place_again(self, topic: Topic, run: PublicationRun) -> Iterator[PlacedRun]:
+    def _place_again(
+        self, topic: Topic, run: PublicationRun, behind: Mapping[SourceId, int]
+    ) -> Iterator[PlacedRun]:
         for _, published in _split_by_publisher(run):
+            if published.last <= behind.get(published.source, 0):
+                continue
             first = topic.assigned + 1
             topic.assigned += len(published)
             placed = _place(topic.part, first, published)

@@ -110,9 +110,9 @@ class LogStarts:
             return ""
         if known is None or known.start != mark.start:
             return f"incarnation {mark.incarnation} has run with another log, which is missing"
-        later = [number for number in self._starts if number > mark.incarnation]
-        if not later:
+        if mark.incarnation >= present.incarnation:
             return ""
+        later = [number for number in self._starts if number > mark.incarnation]
         missing = mark.records - self._starts[min(later)].records
         if missing <= 0:
             return ""

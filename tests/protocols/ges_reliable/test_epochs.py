@@ -142,6 +142,24 @@ def test_a_log_that_is_read_equals_the_log_that_wrote_it(seed: int) -> None:
     check_restart(disk)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_release_of_repeated_publications_decreases_no_frontier(restarts: bool) -> None:
+    """The disk checks the rows: a number before a loss marker of the publisher may be the last."""
+    disk, source = Disk(), SOURCES[0]
+    for number in (1, 2):
+        disk.take(disk.log.store(published(source, number, number), ROOT))
+    disk.write()
+    for effects in (disk.log.announce_loss(1), disk.log.repeat()):
+        disk.take(effects)
+    disk.write()
+    behind = disk.log.lost_through
+    log = disk.start() if restarts else disk.log
+    for epoch in (2, behind + 1):
+        disk.take(log.release(epoch))
+        disk.write()
+    assert disk.start().stored(source) == 2
+
+
 def from_root(*numbers: tuple[int, int]) -> PublicationRun:
     """Return publications of the first source as another storage has them: (number, epoch)."""
     root = EpochLog(ROOT, 0)

@@ -159,7 +159,7 @@ class GesReliableChecks(ProtocolChecks):
             if before != epoch and not is_republished:
                 raise InvariantViolated("stored twice", subject)
             source, number = origin
-            if number <= last.get(source, 0):
+            if number <= last.get(source, 0) and not is_republished:
                 raise InvariantViolated("storage order", f"{subject}, behind {last[source]}")
             last[source] = number
 
