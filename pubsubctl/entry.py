@@ -76,7 +76,7 @@ def _restore_checks() -> None:
 def protect_files() -> None:
     """Let nobody but the user and the user's group write the files of this command.
 
-    A folder that all users may write lets them replace what is private in it.
+    In a folder that is writable for all users, private folders can be replaced by others.
     """
     os.umask(os.umask(0o077) | stat.S_IWOTH)
 

@@ -61,7 +61,7 @@ def test_the_version_needs_no_verbs() -> None:
 def test_files_of_a_command_are_never_writable_for_all_users(
     mask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder for all users lets them replace the private folders in it."""
+    """Other users could replace private folders in such a folder."""
     monkeypatch.setattr(sys, "argv", ["pubsubctl", "--version"])
     before = os.umask(mask)
     try:
