@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import stat
 import sys
 from types import FrameType
 from typing import NoReturn
@@ -16,6 +17,7 @@ def main() -> NoReturn:
     """Import the command and run it; Ctrl-C during the import prints no traceback."""
     _open_streams()
     _restore_checks()
+    protect_files()
     if sys.argv[1:] == ["--version"]:  # the command answers the same, after slow imports
         from importlib.metadata import version
 
@@ -69,6 +71,14 @@ def _restore_checks() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     os.write(2, b"error: python -O removes checks of this program; start it without -O\n")
     sys.exit(MISUSED)
+
+
+def protect_files() -> None:
+    """Let nobody but the user and the user's group write the files of this command.
+
+    In a folder that is writable for all users, private folders can be replaced by others.
+    """
+    os.umask(os.umask(0o077) | stat.S_IWOTH)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

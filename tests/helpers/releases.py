@@ -58,7 +58,8 @@ def make_release(to: Path, *edits: Edit) -> Path:
         AssertionError: a text does not occur exactly once.
     """
     for package in PACKAGES:
-        ignore = shutil.ignore_patterns("runs", "samples")  # compiled modules stay valid
+        data = ("runs", "samples") if package == "results" else ()
+        ignore = shutil.ignore_patterns(*data)  # compiled modules stay valid
         shutil.copytree(ROOT / package, to / package, ignore=ignore)
     for file, text, other in edits:
         path = to / file

@@ -6,8 +6,10 @@ few command lines.
 
 import os
 import resource
+import stat
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -53,6 +55,22 @@ def test_the_verbs_are_listed_without_slow_modules() -> None:
 def test_the_version_needs_no_verbs() -> None:
     found = modules_after("from pubsubctl.entry import main; main()", "--version")
     assert [name for name in ("typer", "pubsubctl.commands.app") if name in found] == []
+
+
+@pytest.mark.parametrize("mask", [0, 0o002, 0o022, 0o077])
+def test_files_of_a_command_are_never_writable_for_all_users(
+    mask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other users could replace private folders in such a folder."""
+    monkeypatch.setattr(sys, "argv", ["pubsubctl", "--version"])
+    before = os.umask(mask)
+    try:
+        with pytest.raises(SystemExit):
+            entry.main()
+        (tmp_path / "state" / "crashes").mkdir(mode=0o700, parents=True)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o777 & ~(mask | 0o002)
 
 
 def test_a_command_without_assertions_starts_again_with_them(
