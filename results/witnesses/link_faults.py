@@ -105,7 +105,7 @@ def check_absorbed(folder: RunFolder, row: Line, brokers: Sequence[ProcessFolder
         if found > wanted or found < least:
             yield doubt(
                 "disagree", one=FAULTS, other="raw/*/*/events.jsonl", what=f"{column} of {fault}",
-                found=found, wanted=wanted if found > wanted else least,
+                found=found, wanted=max(min(found, wanted), least),
             )  # fmt: skip
     for process in brokers if is_absorbing else ():
         n = max(
