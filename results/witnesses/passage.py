@@ -65,15 +65,15 @@ def doubts_about_passage(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield doubt("passed_outage", n=passed, file=FAULTS, why=blockage.why)
         if answered and is_answered:
             yield doubt("answered_outage", n=answered, file=FAULTS, why=blockage.why)
-    if folder.is_of_processes and not folder.is_foreign:
-        yield from _check_pauses(folder, rows)
 
 
-def _check_pauses(folder: RunFolder, rows: Rows) -> Iterator[str]:
+def doubts_about_pauses(folder: RunFolder, rows: Rows) -> Iterator[str]:
     """Yield brokers without statistics in a time in which publications passed them.
 
     Only where all other processes wrote statistics meanwhile.
     """
+    if not folder.is_of_processes or folder.is_foreign:
+        return
     spans = [span for row in folder.fault_rows if (span := span_of(folder, row)) is not None]
     stamps = {
         process.place: [
