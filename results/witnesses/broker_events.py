@@ -7,6 +7,7 @@ session has a number of its own in the life of a process.
 from collections.abc import Iterator, Sequence
 
 from brokerd.model.fault_verbs import DISK_VERBS, KILLING_VERBS, MACHINE_VERBS
+from brokerd.protocols.registry import DEFINITIONS
 from results.rules.terms import NEVER_NS
 from results.witnesses.brokers import replacements
 from results.witnesses.faults import faults_at
@@ -29,8 +30,6 @@ LAST_NS = 1_500_000_000
 _BOTH_ENDS_NS = 200_000_000
 """Both ends of a session log its start in so short a time."""
 
-_OF_PARTITIONS = ("publications_withheld", "notifiers_sent")
-"""Counters that rise only where a subscription spread during a partition."""
 _SETTLED_NS = 2_000_000_000
 """The time after which two brokers with simultaneous sessions have a single session."""
 
@@ -221,8 +220,13 @@ def _check_withheld(folder: RunFolder) -> Iterator[str]:
     A restarted broker restores partitions, and a kept deployment may begin a run with some.
     """
     brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
+    definition = DEFINITIONS.get(str(folder.workload.get("protocol")))
     restarts = ("restart", *MACHINE_VERBS)
-    if folder.rolling_ns is not None or any(row["verb"] in restarts for row in folder.fault_rows):
+    if (
+        definition is None
+        or folder.rolling_ns is not None
+        or any(row["verb"] in restarts for row in folder.fault_rows)
+    ):
         return
     if any(list_events(folder, each, "partition_new", "lines_left_out") for each in brokers):
         return
@@ -230,7 +234,7 @@ def _check_withheld(folder: RunFolder) -> Iterator[str]:
         return
     for process in brokers:
         lines = process.lines("stats.jsonl")
-        for key in _OF_PARTITIONS:
+        for key in definition.partition_counters:
             if lines and lines[-1].get(key, 0) > lines[0].get(key, 0):
                 yield differ(
                     f"{process.place}/stats.jsonl", "raw/*/*/events.jsonl",

@@ -473,7 +473,7 @@ def test_publications_are_withheld_during_partitions_alone(
     }
     process: Any = SimpleNamespace(name="b", place="raw/h/b", host="h", lines=lines.__getitem__)
     folder: Any = SimpleNamespace(
-        processes=[process], brokers=["b"], rolling_ns=None,
+        processes=[process], brokers=["b"], rolling_ns=None, workload={"protocol": "delta_tree"},
         fault_rows=[{"verb": verb, "target": "b"}],
         timeline=SimpleNamespace(to_timeline=lambda ns, host: ns),
     )  # fmt: skip
