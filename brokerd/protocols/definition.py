@@ -257,6 +257,7 @@ class ProtocolDefinition:
             place of the section of parameters.
         chain_words: further words for drawn brokers whose joint failure is tolerated, and is not,
             in fault schedules; () for none.
+        partition_counters: counters of a core that rise only after a partition.
         checks: the module with further facts for simulations; "" for none.
     """
 
@@ -288,6 +289,7 @@ class ProtocolDefinition:
         "brokers of this protocol cannot announce what they lost"
     )
     topology_parameters: tuple[str, ...] = ()
+    partition_counters: tuple[str, ...] = ()
     chain_words: tuple[()] | tuple[str, str] = ()
     checks: str = ""
 

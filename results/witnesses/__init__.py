@@ -26,7 +26,7 @@ from results.witnesses.gaps import doubts_about_gaps
 from results.witnesses.incarnations import doubts_about_incarnations
 from results.witnesses.journal import doubts_about_journal
 from results.witnesses.manifest import doubts_about_manifest
-from results.witnesses.passage import doubts_about_passage
+from results.witnesses.passage import doubts_about_passage, doubts_about_pauses
 from results.witnesses.process_ends import doubts_about_closing
 from results.witnesses.promises import doubts_about_promises
 from results.witnesses.records import doubts_about_records
@@ -55,6 +55,7 @@ def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
         doubts_about_sources,
         doubts_about_gaps,
         doubts_about_passage,
+        doubts_about_pauses,
         doubts_about_processes,
         doubts_about_service,
         doubts_about_manifest,

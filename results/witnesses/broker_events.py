@@ -6,7 +6,8 @@ session has a number of its own in the life of a process.
 
 from collections.abc import Iterator, Sequence
 
-from brokerd.model.fault_verbs import DISK_VERBS, MACHINE_VERBS
+from brokerd.model.fault_verbs import DISK_VERBS, KILLING_VERBS, MACHINE_VERBS
+from brokerd.protocols.registry import DEFINITIONS
 from results.rules.terms import NEVER_NS
 from results.witnesses.brokers import replacements
 from results.witnesses.faults import faults_at
@@ -43,8 +44,10 @@ def doubts_about_events(folder: RunFolder) -> Iterator[str]:
     if folder.is_closed:
         yield from _check_openers(folder)
         yield from _check_partitions(folder)
+        yield from _check_withheld(folder)
         yield from _check_requests(folder)
         yield from _check_unanswered(folder)
+        yield from _check_last_requests(folder)
 
 
 def _check_events(
@@ -211,6 +214,36 @@ def _check_partitions(folder: RunFolder) -> Iterator[str]:
                 return
 
 
+def _check_withheld(folder: RunFolder) -> Iterator[str]:
+    """Yield a broker that withheld publications, or notified brokers, without any partition.
+
+    A restarted broker restores partitions, and a kept deployment may begin a run with some.
+    """
+    brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
+    definition = DEFINITIONS.get(str(folder.workload.get("protocol")))
+    restarts = ("restart", *MACHINE_VERBS)
+    if (
+        definition is None
+        or folder.rolling_ns is not None
+        or any(row["verb"] in restarts for row in folder.fault_rows)
+    ):
+        return
+    if any(list_events(folder, each, "partition_new", "lines_left_out") for each in brokers):
+        return
+    if any(line.get("partitions") for each in brokers for line in each.lines("stats.jsonl")):
+        return
+    for process in brokers:
+        lines = process.lines("stats.jsonl")
+        for key in definition.partition_counters:
+            if lines and lines[-1].get(key, 0) > lines[0].get(key, 0):
+                yield differ(
+                    f"{process.place}/stats.jsonl", "raw/*/*/events.jsonl",
+                    f"{key} of {process.name} without a partition",
+                    lines[-1][key], lines[0].get(key, 0),
+                )  # fmt: skip
+                return
+
+
 def _check_requests(folder: RunFolder) -> Iterator[str]:
     """Yield a broker with more received retransmission requests than events of other brokers.
 
@@ -300,6 +333,39 @@ def _check_unanswered(folder: RunFolder) -> Iterator[str]:
             yield differ(
                 f"{process.place}/stats.jsonl", f"{process.place}/events.jsonl",
                 f"retransmission requests of {process.name}", last["nacks_sent"], sent,
+            )  # fmt: skip
+            return
+
+
+def _check_last_requests(folder: RunFolder) -> Iterator[str]:
+    """Yield a broker that counted other requests than it logged, up to the end of the run.
+
+    A broker logs its last counts with the end of the run, and no event in between.
+    """
+    restarts = ("restart", *KILLING_VERBS, *MACHINE_VERBS)
+    for process in folder.processes:
+        lines, events = process.lines("stats.jsonl"), process.lines("events.jsonl")
+        words = [line.get("event") for line in events]
+        if (
+            folder.rolling_ns is not None
+            or process.name not in folder.brokers
+            or any(row["verb"] in restarts for row in faults_at(folder, process.name))
+            or words.count("run_begun") != 1
+            or words.count("run_ended") != 1
+            or "lines_left_out" in words
+            or not lines
+            or "nacks_sent" not in lines[-1]
+        ):
+            continue
+        logged = sum(
+            line.get("event") == "retransmission_requested" and line["t_ns"] > lines[0]["t_ns"]
+            for line in events[: words.index("run_ended")]
+        )
+        counted = lines[-1]["nacks_sent"] - lines[0]["nacks_sent"]
+        if logged != counted:
+            yield differ(
+                f"{process.place}/stats.jsonl", f"{process.place}/events.jsonl",
+                f"retransmission requests of {process.name} in the run", counted, logged,
             )  # fmt: skip
             return
 

@@ -1,6 +1,7 @@
 """Exit records and standard error of processes, against the fault log."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from brokerd.model.fault_verbs import KILLING_VERBS, MACHINE_VERBS
@@ -26,7 +27,15 @@ _MOST_PRINTED = 1 << 24
 
 
 def check_output(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
-    """Yield processes that printed the traceback of a mistake of their own."""
+    """Yield processes that printed the traceback of a mistake of their own, or any output.
+
+    Brokers and load generators write nothing to their standard output.
+    """
+    name = f"{process.place}/stdout.log"
+    with suppress(OSError):
+        if n := (process.path / "stdout.log").stat().st_size:
+            other = f"{process.place}/events.jsonl" if not process.is_load else MANIFEST
+            yield differ(name, other, "printed bytes", n, 0)
     name = f"{process.place}/stderr.log"
     try:
         with (process.path / "stderr.log").open("rb") as file:

@@ -7,7 +7,7 @@ outage (`reaches`), and the routes of the overlay say which may; only those of n
 protocol that goes around a broker is not accused of it. Publications that were sent before are not
 looked at: they may have waited in a socket."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -22,6 +22,7 @@ from brokerd.overlay.outage import Outage
 from brokerd.protocols.definition import find_reached_over_routes
 from brokerd.protocols.registry import RunningProtocol
 from results.rules.terms import NEVER_NS, doubt
+from results.witnesses.brokers import replacements
 from results.witnesses.folder import FAULTS, Line, RunFolder, span_of, stamp_of
 from results.witnesses.promises import read_running_protocol
 from results.witnesses.rows import Blockage, Rows
@@ -30,6 +31,11 @@ _STOPS = (*KILLING_VERBS, *STANDING_VERBS)
 _SLACK_NS = 20_000_000
 """Effects of a fault are seen a moment after the agent has stamped it."""
 _MOST_SEPARATE = 400
+_LONGEST_PAUSE_NS = 2_500_000_000
+"""Brokers write statistics once a second; on a busy machine, all processes write them later."""
+_PERIOD_NS = 1_000_000_000
+_LATE_NS = 200_000_000
+"""The delay of a line of statistics by a broker that works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,65 @@ def doubts_about_passage(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield doubt("passed_outage", n=passed, file=FAULTS, why=blockage.why)
         if answered and is_answered:
             yield doubt("answered_outage", n=answered, file=FAULTS, why=blockage.why)
+
+
+def doubts_about_pauses(folder: RunFolder, rows: Rows) -> Iterator[str]:
+    """Yield brokers without statistics in a time in which publications passed them.
+
+    Only where all other processes wrote statistics meanwhile.
+    """
+    if not folder.is_of_processes or folder.is_foreign:
+        return
+    spans = [span for row in folder.fault_rows if (span := span_of(folder, row)) is not None]
+    stamps = {
+        process.place: [
+            folder.timeline.to_timeline(line["t_ns"], process.host)
+            for line in process.lines("stats.jsonl")
+        ]
+        for process in folder.processes
+    }
+    pauses = [
+        (from_ns, to_ns, process)
+        for process in folder.processes
+        if process.name in folder.brokers and not replacements(folder, process)
+        for from_ns, to_ns in pairwise(stamps[process.place])
+        if to_ns - from_ns > _LONGEST_PAUSE_NS
+        and not any(begun_ns <= to_ns and ended_ns >= from_ns for begun_ns, ended_ns in spans)
+        and all(
+            _longest_ns(of, from_ns, to_ns) < _LONGEST_PAUSE_NS / 2
+            for place, of in stamps.items()
+            if place != process.place
+        )
+    ]
+    hosts = sorted({process.host for process in folder.processes})
+    errors = [folder.timeline.error_ns(hosts[0], host) for host in hosts]
+    if not pauses or None in errors:
+        return
+    error_ns = 2 * max(error for error in errors if error is not None) + _LATE_NS
+    broker_of, running = _homes(folder, rows), read_running_protocol(folder)
+    pauses = [each for each in pauses if each[1] - each[0] > _PERIOD_NS + 2 * error_ns]
+    blockages = [
+        Blockage(
+            from_ns + _PERIOD_NS + error_ns,
+            to_ns - error_ns,
+            process.name,
+            frozenset(name for name, broker in broker_of.items() if broker == process.name),
+            is_separating(running, frozenset((process.name,)), frozenset(), broker_of),
+        )
+        for from_ns, to_ns, process in pauses
+    ]
+    for (from_ns, to_ns, process), counts in zip(pauses, rows.breaches(blockages), strict=True):
+        if any(counts):
+            yield doubt(
+                "stats_stop", file=f"{process.place}/stats.jsonl", s=(to_ns - from_ns) / 1e9,
+                at_s=from_ns / 1e9, other="deliveries.rec and acks.rec",
+            )  # fmt: skip
+
+
+def _longest_ns(stamps: Sequence[int], from_ns: int, to_ns: int) -> int:
+    """Return the longest time without a stamp within a time."""
+    within = [ns for ns in stamps if from_ns < ns < to_ns]
+    return max(after - before for before, after in pairwise([from_ns, *within, to_ns]))
 
 
 def _blockages(folder: RunFolder, rows: Rows) -> Iterator[Blockage]:

@@ -350,7 +350,9 @@ def _is_exact(
     visitors = {
         client
         for client, lines in folder.session_lines.items()
-        if client not in at_home and any(broker == process.name for _, _, broker in lines)
+        if client not in at_home
+        and folder.clients.get(client, ("", ""))[0] != "publisher"
+        and any(broker == process.name for _, _, broker in lines)
     }
     return (
         at_home == {*clients}

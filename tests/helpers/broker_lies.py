@@ -92,7 +92,8 @@ for _broker in ("c1", "c2", "c3"):
         f"{_broker}_asked_more",
         "brokers",
         _count(_broker, "nacks_sent", lambda n: n + 7),
-        trust="counters of brokers",
+        says="in the run" if _broker == "c3" else "",
+        trust="" if _broker == "c3" else "counters of brokers",
     )
 
 
@@ -157,6 +158,59 @@ def _hide_requests(run: RunFolder) -> bool | None:
 
 
 _add("c3_requested_nothing_again", "brokers", _hide_requests, says="retransmission requests to c2")
+
+
+def _request_last(run: RunFolder) -> bool | None:
+    """Insert a retransmission request of c3 just before the end of the run."""
+    with run.lines(f"{folder_of(run, 'c3')}/events.jsonl") as rows:
+        asked = [row for row in rows if row["event"] == "retransmission_requested"]
+        place = next(n for n, row in enumerate(rows) if row["event"] == "run_ended")
+        if not asked:
+            return False
+        rows.insert(place, {**asked[-1], "t_ns": rows[place]["t_ns"] - 1_000_000})
+    return None
+
+
+_add("c3_requested_at_the_end", "brokers", _request_last, says="of c3 in the run")
+
+
+def _forward(run: RunFolder) -> bool | None:
+    """Let messages pass c2 while c2 absorbed everything."""
+    counted = 0
+    with run.lines(f"{folder_of(run, 'c2')}/events.jsonl") as rows:
+        for row in rows:
+            if row["event"] == "fault_counted" and row["absorbed_messages"]:
+                row["forwarded_since_applied"] = 20
+                counted += 1
+    return None if counted else False
+
+
+_add("c2_forwarded_during_an_absorb", "brokers", _forward, says="messages forwarded during")
+
+
+def _stop_counting(broker: str) -> Change:
+    """Return a change that removes two seconds of a broker's statistics."""
+
+    def change(run: RunFolder) -> None:
+        with run.lines(f"{folder_of(run, broker)}/stats.jsonl") as rows:
+            del rows[3:5]
+
+    return change
+
+
+for _broker in ("c1", "c2", "c3"):
+    _add(
+        f"{_broker}_wrote_nothing_for_three_seconds", "brokers", _stop_counting(_broker),
+        says="deliveries.rec and acks.rec disagree",
+    )  # fmt: skip
+
+
+def _print(run: RunFolder) -> None:
+    """Let c1 print a line."""
+    run.path(f"{folder_of(run, 'c1')}/stdout.log").write_text("core dumped\n")
+
+
+_add("c1_printed_a_line", "brokers", _print, says="printed bytes")
 
 
 def _deliver_early(run: RunFolder) -> bool | None:

@@ -148,7 +148,7 @@ def _absorb(by: int) -> Change:
             with run.lines(name) as rows:
                 for row in rows:
                     of = row.get("evidence") or {}
-                    if of.get("absorbed_publications") is not None:
+                    if of.get("absorbed_publications", 0) + by >= 0 and "absorbed_bytes" in of:
                         of["absorbed_publications"] += by
                         changed = True
         with run.lines("faults/faults.jsonl") as rows:
@@ -156,7 +156,7 @@ def _absorb(by: int) -> Change:
                 if row.get("absorbed_msgs") is not None:
                     row["absorbed_msgs"] += by
                     evidence = json.loads(row["evidence"])
-                    if "absorbed_publications" in evidence:
+                    if evidence.get("absorbed_publications", -1) + by >= 0:
                         evidence["absorbed_publications"] += by
                     row["evidence"] = json.dumps(evidence)
         return changed
@@ -165,6 +165,7 @@ def _absorb(by: int) -> Change:
 
 
 _add("more_was_absorbed", "controller", _absorb(5), says="absorbed")
+_add("less_was_absorbed", "controller", _absorb(-5), says="disagree on absorbed_msgs of")
 
 
 def _move_fault(step: str, by_ns: int) -> Change:

@@ -38,6 +38,11 @@ BOUND_BY = {
     "c3_delivered_more": ("ges-calm", "ges_reliable-calm"),
     "positions_were_exchanged": ("ges_reliable-calm",),
     "c3_requested_nothing_again": ("gryphon-faults",),
+    "c3_asked_more": ("gryphon-faults", "durable-faults"),
+    "c3_requested_at_the_end": ("durable-faults", "gryphon-faults"),
+    "c1_wrote_nothing_for_three_seconds": ("ges-calm", "ges_reliable-calm"),
+    "c2_wrote_nothing_for_three_seconds": ("ges_reliable-calm", "ges-calm"),
+    "c3_wrote_nothing_for_three_seconds": ("ges-calm",),
     "c1_delivered_what_is_not_published": ("durable-faults",),
 }
 """Runs that bind the subject of a lie: most of them without retransmissions by brokers."""
@@ -103,6 +108,11 @@ def test_a_lie_in_all_files_of_one_author_is_contradicted_by_another(
         ("c1_delivered_what_is_not_published", "durable-faults"),
         ("the_window_was_smaller", "gryphon-faults"),
         ("gaps_were_permitted", "gryphon-faults"),
+        ("less_was_absorbed", "gryphon-faults"),
+        ("c2_forwarded_during_an_absorb", "gryphon-faults"),
+        ("c3_requested_at_the_end", "durable-faults"),
+        ("c2_wrote_nothing_for_three_seconds", "ges-calm"),
+        ("c1_printed_a_line", "ges-calm"),
     ],
 )
 def test_a_lie_of_a_run_is_contradicted(tmp_path: Path, lie: str, name: str) -> None:
@@ -111,6 +121,13 @@ def test_a_lie_of_a_run_is_contradicted(tmp_path: Path, lie: str, name: str) -> 
     verdict, said = judged(folder)
     assert verdict != "VALID"
     assert any(LIES[lie].says in each for each in said), said
+
+
+def test_a_pause_of_all_brokers_is_of_the_machine(tmp_path: Path) -> None:
+    folder = run_named("ges-calm", tmp_path / "run")
+    for broker in ("c1", "c2", "c3"):
+        assert tell(folder, LIES[f"{broker}_wrote_nothing_for_three_seconds"])
+    assert judged(folder) == ("VALID", [])
 
 
 def test_both_readers_count_exchanged_places(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from results.tables.manifest import read_run
 from results.tables.seals import seal
 from results.witnesses import RunFolder as WitnessFolder
 from results.witnesses import passage
+from results.witnesses.broker_events import _check_withheld
 from results.witnesses.brokers import doubts_about_brokers, excused_silence_ns
 from results.witnesses.client_sessions import _check_ends, check_client_absences
 from results.witnesses.counters import _JITTER_NS as SLACK_NS
@@ -439,6 +440,46 @@ def test_a_broker_that_other_clients_visited_may_deliver_more_than_its_own_recei
         kept_back={}, lanes={("c3-sub-1/1", "c1/0", 1): LaneRows(data=5)}, delivered={},
     )  # fmt: skip
     assert _is_exact(folder, rows, process, ["c3-sub-1"]) == (not is_visited)
+
+
+def test_publishers_at_a_broker_leave_its_deliveries_exact() -> None:
+    folder: Any = SimpleNamespace(
+        rolling_ns=None,
+        clients={"c3-sub-1": ("subscriber", "c3"), "c3-pub-1": ("publisher", "c3")},
+        session_lines=dict.fromkeys(("c3-sub-1", "c3-pub-1"), ((1, "up", "c3"), (9, "down", "c3"))),
+    )
+    process: Any = SimpleNamespace(
+        name="c3",
+        lines=lambda name: ({"t_ns": 1, "publications_delivered": 0, "sessions_lost": 0},),
+    )
+    rows: Any = SimpleNamespace(
+        kept_back={}, lanes={("c3-sub-1/1", "c3/0", 1): LaneRows(data=5)}, delivered={},
+    )  # fmt: skip
+    assert _is_exact(folder, rows, process, ["c3-sub-1"])
+
+
+@pytest.mark.parametrize("counter", ["publications_withheld", "notifiers_sent"])
+@pytest.mark.parametrize("first, event, partitions, verb, doubts", [
+    (0, "session_lost", 0, "freeze", 1), (4, "session_lost", 0, "freeze", 0),
+    (0, "partition_new", 0, "freeze", 0), (0, "lines_left_out", 0, "freeze", 0),
+    (0, "session_lost", 1, "freeze", 0), (0, "session_lost", 0, "restart", 0),
+])  # fmt: skip
+def test_publications_are_withheld_during_partitions_alone(
+    counter: str, first: int, event: str, partitions: int, verb: str, doubts: int
+) -> None:
+    lines = {
+        "stats.jsonl": ({counter: first, "partitions": partitions}, {counter: 4, "partitions": 0}),
+        "events.jsonl": ({"t_ns": 1, "event": event},),
+    }
+    process: Any = SimpleNamespace(name="b", place="raw/h/b", host="h", lines=lines.__getitem__)
+    folder: Any = SimpleNamespace(
+        processes=[process], brokers=["b"], rolling_ns=None, workload={"protocol": "delta_tree"},
+        fault_rows=[{"verb": verb, "target": "b"}],
+        timeline=SimpleNamespace(to_timeline=lambda ns, host: ns),
+    )  # fmt: skip
+    found = [*_check_withheld(folder)]
+    assert len(found) == doubts
+    assert all("stats.jsonl and raw/*/*/events.jsonl disagree" in each for each in found)
 
 
 @pytest.mark.parametrize("published", [(10, 10), (10, 11)])

@@ -70,6 +70,7 @@ DELTA_TREE = ProtocolDefinition(
     keeps_loss=lambda topology, parameters, broker: "",
     topology_parameters=("delta",),
     chain_words=("<=delta", ">delta"),
+    partition_counters=("publications_withheld", "notifiers_sent"),
     core="brokerd.protocols.delta_tree.relayed_sessions",
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,
