@@ -524,7 +524,7 @@ def test_neighbours_with_empty_disks_vouch_for_each_other_and_hide_no_proof(worl
     for name, other in (names, reversed(names)):
         ledger = disks[name].ledger
         assert ledger.loss(lost[other].broker.number, ledger.mark()) is None
-    for name, each in lost.items():
+    for each in lost.values():
         each.restart()
     cluster.run_for(5)
     for name, witness in witnesses.items():
