@@ -155,9 +155,7 @@ class Stores:
         beginning = self._meta.begin(config.deployment_id, new)
         marks = self._meta.marks()
         starts = [StateStart(*each) for each in marks.starts]
-        self.ledger = StateLedger.from_starts(
-            marks.key, marks.lineage, starts, is_vouched=marks.is_vouched
-        )
+        self.ledger = StateLedger.from_starts(marks.key, marks.lineage, starts, marks.vouched)
         if lineage:
             if self.volume is not None:
                 self.volume.accept_end()
@@ -361,20 +359,22 @@ def _describe_wait(config: BrokerConfig, digest: str) -> dict[str, Any]:
 class WitnessRows:
     """The marks of `witness` as rows of this broker, written lazily and rarely.
 
-    The rows also record if a neighbour has vouched for the state folder of this broker.
+    One row has the neighbours that have vouched for the state folder of this broker.
     """
 
     def __init__(self, witness: StateWitness, ledger: StateLedger, disk: Disk) -> None:
         self._witness = witness
         self._ledger = ledger
-        self._is_vouched = ledger.is_vouched
+        self._vouched: Any = []
         self._disk = disk
         self._due_ns = 0
 
     def recover(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         """Load the marks that an earlier incarnation has written."""
         for key, row in rows.get(WITNESSED, {}).items():
-            if key != VOUCHED:
+            if key == VOUCHED:
+                self._vouched = row
+            else:
                 self._witness.marks[int(key)] = StateMark(*row)
 
     def write_all(self) -> None:
@@ -385,14 +385,15 @@ class WitnessRows:
     def write_changed(self) -> None:
         """Write the marks that have changed, unless the last write was a moment ago."""
         changed, now_ns = self._witness.changed, clock_ns()
-        is_new = self._ledger.is_vouched and not self._is_vouched
+        vouched = [*self._ledger.vouched]
+        is_new = vouched != self._vouched
         if not is_new and (not changed or now_ns < self._due_ns):
             return
         self._due_ns = now_ns + WRITE_EVERY_NS
         marks = self._witness.marks
         rows = [Change(WITNESSED, str(peer), [*marks[peer]]) for peer in changed]
         if is_new:
-            self._is_vouched = True
-            rows.append(Change(WITNESSED, VOUCHED, True))
+            self._vouched = vouched
+            rows.append(Change(WITNESSED, VOUCHED, vouched))
         self._witness.changed.clear()
         self._disk.commit(Commit(tuple(rows), None))

@@ -282,6 +282,8 @@ class SessionTable:
         """
         assert peer not in self.sessions, f"broker {peer} has left and has a session"
         self.witness.forget(peer)
+        if self.own.ledger is not None:
+            self.own.ledger.forget(peer)
         self._newest.pop(peer, None)
         self._last_attempts.pop(peer, None)
         self._incarnations.pop(peer, None)
@@ -332,7 +334,7 @@ class SessionTable:
         if own.ledger is None:
             return None
         try:
-            loss = own.ledger.loss(mark)
+            loss = own.ledger.loss(peer, mark)
         except ValueError as error:
             return f"{own.names.get(peer, peer)} returns {error}"
         if loss is None:

@@ -7,8 +7,9 @@ the broker has sealed runs on an older copy, on a clone, or on an empty folder: 
 is lost.
 
 A mark proves a loss only if its seal is right, so no neighbour can end a broker with an invented
-mark. Only a folder that no neighbour has vouched for yet accepts marks of another key as its own:
-so a broker with a lost disk detects the loss.
+mark once it has vouched for the folder, which is to return a right mark. From a neighbour that has
+not vouched, the folder accepts a mark of another key as its own: so a broker with a lost disk
+detects the loss, whichever of its neighbours returns a mark first.
 
 Paper: none; the papers take stable storage as given.
 """
@@ -55,26 +56,26 @@ class StateLedger:
     Attributes:
         key: secret of the folder.
         lineage: time in seconds at which a loss was accepted last; 0 if none was.
-        is_vouched: a neighbour has returned a mark of this folder before.
+        vouched: neighbours that have returned a mark of this folder before.
         commits, groups: durable writes so far, of rows and of logs.
     """
 
     key: bytes
     lineage: int
     starts: dict[int, StateStart]
-    is_vouched: bool = False
+    vouched: dict[int, None] = field(default_factory=dict)
     commits: int = 0
     groups: int = 0
     _mark: StateMark | None = field(default=None, init=False)
 
     @classmethod
     def from_starts(
-        cls, key: bytes, lineage: int, starts: Iterable[StateStart], *, is_vouched: bool
+        cls, key: bytes, lineage: int, starts: Iterable[StateStart], vouched: Iterable[int]
     ) -> "StateLedger":
         """Return the ledger of a broker that has just started; the last start is its own."""
         known = {each.incarnation: each for each in starts}
         newest = known[max(known)]
-        return cls(key, lineage, known, is_vouched, newest.commits, newest.groups)
+        return cls(key, lineage, known, dict.fromkeys(vouched), newest.commits, newest.groups)
 
     @property
     def present(self) -> StateStart:
@@ -94,22 +95,43 @@ class StateLedger:
             mark = self._mark = StateMark(self.lineage, *values, seal)
         return mark
 
-    def loss(self, mark: StateMark) -> str | None:
-        """Return how the mark proves that state is lost here; None if there is no loss.
+    def loss(self, peer: int, mark: StateMark) -> str | None:
+        """Return how the mark of a neighbour proves that state is lost here; None if no loss.
 
         Raises:
-            ValueError: the mark was made with another key, and this folder is not new.
+            ValueError: the mark was made with another key, and this folder is not new to the
+                neighbour.
         """
         if mark.lineage < self.lineage:
             return None
-        if not hmac.compare_digest(mark.seal, _seal(self.key, *mark[:-1])):
-            if self.is_vouched:
+        if not self._has_sealed(mark):
+            if peer in self.vouched:
                 raise ValueError("a state mark with a wrong seal")
             return (
                 f"it has run as incarnation {mark.incarnation} with another state folder, "
                 "which is lost"
             )
-        self.is_vouched = True
+        self.vouched[peer] = None
+        return self._compare(mark)
+
+    def loss_by_client(self, mark: StateMark) -> str | None:
+        """Return how a mark that a client returns proves that state is lost here; None if not so.
+
+        A client may invent a mark: one with a wrong seal proves nothing, and no client vouches.
+        """
+        if mark.lineage < self.lineage or not self._has_sealed(mark):
+            return None
+        return self._compare(mark)
+
+    def forget(self, peer: int) -> None:
+        """Drop the voucher of a broker that has left for good."""
+        self.vouched.pop(peer, None)
+
+    def _has_sealed(self, mark: StateMark) -> bool:
+        return hmac.compare_digest(mark.seal, _seal(self.key, *mark[:-1]))
+
+    def _compare(self, mark: StateMark) -> str | None:
+        """Return the loss that a mark of this folder proves; None if there is no loss."""
         if mark.lineage > self.lineage:
             return "the folder is older than the loss that was accepted last"
         present = self.present
@@ -135,18 +157,6 @@ class StateLedger:
             f"the folder is an older copy: {max(commits, 0)} commits and {max(groups, 0)} groups "
             f"of its log are missing, which were durable in incarnation {mark.incarnation}"
         )
-
-    def loss_by_client(self, mark: StateMark) -> str | None:
-        """Return how a mark that a client returns proves that state is lost here; None if not so.
-
-        A client may invent a mark: one with a wrong seal proves nothing, and no mark vouches.
-        """
-        if not hmac.compare_digest(mark.seal, _seal(self.key, *mark[:-1])):
-            return None
-        was_vouched = self.is_vouched
-        loss = self.loss(mark)
-        self.is_vouched = was_vouched
-        return loss
 
 
 @dataclass(slots=True)

@@ -17,7 +17,10 @@ WITNESSED: Final = "witnessed"
 """Table of the state marks of neighbours; its changes are not counted as commits."""
 
 VOUCHED: Final = "vouched"
-"""Row of WITNESSED that exists once a neighbour has returned a mark of this folder."""
+"""Row of WITNESSED: the neighbours that have returned a mark of this folder.
+
+A row of an earlier release is True, once any neighbour has.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +30,14 @@ class FolderMarks:
     Attributes:
         key: secret of the folder; b"" if there is none yet.
         lineage: time in seconds at which a loss was accepted last; 0 if none was.
-        is_vouched: see `sessions.state_marks`.
+        vouched: see `sessions.state_marks`.
         commits: transactions so far, without transactions that change WITNESSED alone.
         starts: (incarnation, start, commits, groups) of each start on record, ascending.
     """
 
     key: bytes = b""
     lineage: int = 0
-    is_vouched: bool = False
+    vouched: tuple[int, ...] = ()
     commits: int = 0
     starts: tuple[tuple[int, bytes, int, int], ...] = ()
 

@@ -141,7 +141,7 @@ class SqliteMetaStore:
             return FolderMarks(
                 bytes.fromhex(about.get("key", "")),
                 int(about.get("lineage", "0")),
-                self._is_vouched(),
+                self._read_vouched(),
                 int(about.get("commits", "0")),
                 tuple([(row[0], bytes.fromhex(row[1]), row[2], row[3]) for row in rows]),
             )
@@ -196,11 +196,18 @@ class SqliteMetaStore:
         self._write_mark()
         return Beginning(incarnation, recovering, rows)
 
-    def _is_vouched(self) -> bool:
-        row = self._connection.execute(
-            "SELECT 1 FROM rows WHERE name = ? AND key = ?", (WITNESSED, VOUCHED)
-        ).fetchone()
-        return row is not None
+    def _read_vouched(self) -> tuple[int, ...]:
+        """Return the neighbours that have vouched for the folder.
+
+        In a row of an earlier release, these are the neighbours whose marks are here: the broker
+        took them in sessions that it had on this folder.
+        """
+        texts = self._connection.execute(
+            "SELECT key, value FROM rows WHERE name = ? ORDER BY rowid", (WITNESSED,)
+        )
+        rows = {key: decode_value(value) for key, value in texts}
+        vouched = rows.pop(VOUCHED, [])
+        return tuple(map(int, vouched if isinstance(vouched, list) else rows))
 
     def _note_start(
         self, connection: sqlite3.Connection, incarnation: int, marks: NewMarks, *, has_key: bool

@@ -157,7 +157,7 @@ def test_a_copy_of_before_an_accepted_loss_is_an_older_one(tmp_path: Path) -> No
         mark = stores.ledger.mark()
     (older / "loss.json").unlink()
     with closing(begun(config_of(older))) as stores:
-        assert "older than the loss that was accepted" in (stores.ledger.loss(mark) or "")
+        assert "older than the loss that was accepted" in (stores.ledger.loss(1, mark) or "")
 
 
 @pytest.mark.parametrize("must_end", [True, False])

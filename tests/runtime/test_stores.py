@@ -17,7 +17,7 @@ from brokerd.runtime.control_socket import open_control
 from brokerd.runtime.stores import NO_ROOM_STATE, Stores, WitnessRows, begin_with_room
 from brokerd.sessions.messages import StateMark
 from brokerd.sessions.state_marks import StateLedger, StateStart, StateWitness
-from brokerd.storage.meta_store import VOUCHED
+from brokerd.storage.meta_store import VOUCHED, WITNESSED
 from tests.helpers.virtual_time import in_virtual_time
 
 
@@ -156,7 +156,7 @@ def test_any_failure_to_open_but_a_lack_of_room_is_a_broken_disk(
 
 
 @in_virtual_time
-async def test_marks_of_neighbours_are_written_when_changed_and_a_voucher_once() -> None:
+async def test_marks_of_neighbours_are_written_when_changed_and_vouchers_at_once() -> None:
     written: list[dict[str, Any]] = []
 
     class NotingDisk:
@@ -164,7 +164,7 @@ async def test_marks_of_neighbours_are_written_when_changed_and_a_voucher_once()
             written.append({change.key: change.value for change in commit.changes})
 
     start = StateStart(1, b"s", 0, 0)
-    ledger = StateLedger.from_starts(b"k", 0, [start], is_vouched=False)
+    ledger = StateLedger.from_starts(b"k", 0, [start], ())
     witness = StateWitness()
     rows = WitnessRows(witness, ledger, cast("Any", NotingDisk()))
     mark = StateMark(0, 1, b"s", 3, 4, b"seal")
@@ -180,10 +180,34 @@ async def test_marks_of_neighbours_are_written_when_changed_and_a_voucher_once()
     change(2)
     rows.write_changed()
     assert [[*each] for each in written] == [["1"]], "the second is a moment later"
-    ledger.is_vouched = True
+    ledger.vouched[2] = None
     rows.write_changed()
-    assert written[1:] == [{"2": [*mark], VOUCHED: True}]
+    assert written[1:] == [{"2": [*mark], VOUCHED: [2]}]
+    ledger.vouched[1] = None
+    rows.write_changed()
+    assert written[2:] == [{VOUCHED: [2, 1]}]
     change(1)
     rows.write_all()
     rows.write_all()
-    assert written[2:] == [{"1": [*mark]}]
+    assert written[3:] == [{"1": [*mark]}]
+
+
+@pytest.mark.parametrize("row, writes", [(True, [{VOUCHED: [2, 1]}]), ([2, 1], [])])
+@in_virtual_time
+async def test_a_voucher_of_an_earlier_release_is_replaced_by_the_neighbours(
+    row: Any, writes: list[dict[str, Any]]
+) -> None:
+    written: list[dict[str, Any]] = []
+
+    class NotingDisk:
+        def commit(self, commit: Commit) -> None:
+            written.append({change.key: change.value for change in commit.changes})
+
+    ledger = StateLedger.from_starts(b"k", 0, [StateStart(1, b"s", 0, 0)], (2, 1))
+    witness = StateWitness()
+    mark = StateMark(0, 1, b"s", 3, 4, b"seal")
+    rows = WitnessRows(witness, ledger, cast("Any", NotingDisk()))
+    rows.recover({WITNESSED: {"2": [*mark], VOUCHED: row}})
+    assert witness.marks == {2: mark}
+    rows.write_all()
+    assert written == writes

@@ -9,7 +9,8 @@ from brokerd.sessions.session import Accepted, SelfDescription, SessionTable, cl
 from brokerd.sessions.state_marks import StateLedger, StateStart, StateWitness
 
 KEY = b"k" * 32
-NAMES = {0: "b0", 1: "b1"}
+NEW_KEY = b"n" * 32
+NAMES = {0: "b0", 1: "b1", 2: "b2"}
 
 
 def start(incarnation: int, commits: int = 0, groups: int = 0, salt: int = 0) -> StateStart:
@@ -17,30 +18,30 @@ def start(incarnation: int, commits: int = 0, groups: int = 0, salt: int = 0) ->
 
 
 def ledger(
-    *starts: StateStart, lineage: int = 0, key: bytes = KEY, vouched: bool = True
+    *starts: StateStart, lineage: int = 0, key: bytes = KEY, vouched: tuple[int, ...] = (1,)
 ) -> StateLedger:
-    return StateLedger.from_starts(key, lineage, starts, is_vouched=vouched)
+    return StateLedger.from_starts(key, lineage, starts, vouched)
 
 
 def mark(
     of: StateStart, commits: int, groups: int, lineage: int = 0, key: bytes = KEY
 ) -> StateMark:
     """Return the mark of a process with these counts since its start."""
-    made = StateLedger.from_starts(key, lineage, [of], is_vouched=True)
+    made = StateLedger.from_starts(key, lineage, [of], ())
     made.advance(commits, groups)
     return made.mark()
 
 
 def test_a_folder_with_all_that_a_mark_counts_has_lost_nothing() -> None:
     now = ledger(start(1), start(2, 7, 9))
-    assert now.loss(mark(start(1), 7, 9)) is None
-    assert now.loss(now.mark()) is None
+    assert now.loss(1, mark(start(1), 7, 9)) is None
+    assert now.loss(1, now.mark()) is None
 
 
 @pytest.mark.parametrize("commits, groups", [(8, 9), (7, 10), (0, 10)])
 def test_a_folder_with_less_than_a_mark_counts_is_an_older_copy(commits: int, groups: int) -> None:
     now = ledger(start(1), start(2, 7, 9))
-    loss = now.loss(mark(start(1), commits, groups))
+    loss = now.loss(1, mark(start(1), commits, groups))
     assert loss is not None
     assert "older copy" in loss
 
@@ -48,17 +49,17 @@ def test_a_folder_with_less_than_a_mark_counts_is_an_older_copy(commits: int, gr
 def test_writes_since_the_start_do_not_compensate_for_missing_ones() -> None:
     now = ledger(start(1), start(2, 7, 9))
     now.advance(100, 100)
-    assert now.loss(mark(start(1), 8, 10)) is not None
+    assert now.loss(1, mark(start(1), 8, 10)) is not None
 
 
 def test_a_later_incarnation_has_run_elsewhere() -> None:
-    loss = ledger(start(1), start(2)).loss(mark(start(3), 0, 0))
+    loss = ledger(start(1), start(2)).loss(1, mark(start(3), 0, 0))
     assert loss is not None
     assert "incarnation 3 has run, and this is 2" in loss
 
 
 def test_a_clone_of_the_same_incarnation_is_detected() -> None:
-    loss = ledger(start(1), start(2)).loss(mark(start(2, salt=5), 0, 0))
+    loss = ledger(start(1), start(2)).loss(1, mark(start(2, salt=5), 0, 0))
     assert loss is not None
     assert "on a copy of this folder" in loss
 
@@ -66,7 +67,7 @@ def test_a_clone_of_the_same_incarnation_is_detected() -> None:
 def test_a_mark_with_a_wrong_seal_ends_no_broker_that_a_neighbour_has_vouched_for() -> None:
     forged = replace_mark(mark(start(1), 7, 9), groups=1 << 40)
     with pytest.raises(ValueError, match="wrong seal"):
-        ledger(start(1), start(2, 7, 9)).loss(forged)
+        ledger(start(1), start(2, 7, 9)).loss(1, forged)
 
 
 def replace_mark(found: StateMark, groups: int) -> StateMark:
@@ -74,22 +75,22 @@ def replace_mark(found: StateMark, groups: int) -> StateMark:
 
 
 def test_an_empty_folder_accepts_a_mark_of_another_key_as_proof_of_loss() -> None:
-    loss = ledger(start(1), key=b"n" * 32, vouched=False).loss(mark(start(4), 50, 50))
+    loss = ledger(start(1), key=NEW_KEY, vouched=()).loss(1, mark(start(4), 50, 50))
     assert loss is not None
     assert "another state folder, which is lost" in loss
 
 
 def test_marks_of_before_an_accepted_loss_prove_nothing() -> None:
-    now = ledger(start(9), lineage=9, key=b"n" * 32)
-    assert now.loss(mark(start(4), 50, 50)) is None
+    now = ledger(start(9), lineage=9, key=NEW_KEY)
+    assert now.loss(1, mark(start(4), 50, 50)) is None
     older = ledger(start(1), start(2))
-    loss = older.loss(mark(start(9), 0, 0, lineage=9))
+    loss = older.loss(1, mark(start(9), 0, 0, lineage=9))
     assert loss is not None
     assert "older than the loss that was accepted" in loss
 
 
 def test_a_mark_of_a_start_that_is_not_on_record_any_more_proves_nothing() -> None:
-    assert ledger(start(5), start(6)).loss(mark(start(1), 3, 3)) is None
+    assert ledger(start(5), start(6)).loss(1, mark(start(1), 3, 3)) is None
 
 
 def table(number: int, own: StateLedger) -> SessionTable:
@@ -160,18 +161,53 @@ def test_a_mark_has_the_counts_of_the_newest_start_and_later_writes() -> None:
 
 def test_a_folder_is_compared_with_the_start_that_followed_the_mark() -> None:
     now = ledger(start(1), start(2, 7, 9), start(3, 50, 50), start(4, 60, 60))
-    assert now.loss(mark(start(1), 7, 9)) is None
+    assert now.loss(1, mark(start(1), 7, 9)) is None
     for commits, groups in ((8, 9), (7, 10)):
-        assert now.loss(mark(start(1), commits, groups)) is not None
-    assert now.loss(mark(start(2), 50, 50)) is None
-    assert "1 commits and 0 groups" in str(now.loss(mark(start(2), 51, 40)))
+        assert now.loss(1, mark(start(1), commits, groups)) is not None
+    assert now.loss(1, mark(start(2), 50, 50)) is None
+    assert "1 commits and 0 groups" in str(now.loss(1, mark(start(2), 51, 40)))
 
 
-def test_a_folder_with_a_first_mark_accepts_no_other_key_afterwards() -> None:
-    now = ledger(start(1), start(2), vouched=False)
-    assert now.loss(mark(start(1), 0, 0)) is None
-    with pytest.raises(ValueError, match="wrong seal"):
-        now.loss(mark(start(4), 50, 50, key=b"n" * 32))
+def test_a_neighbour_that_vouched_for_a_folder_returns_no_mark_of_another_key() -> None:
+    now = ledger(start(1), start(2), vouched=())
+    assert now.loss(1, mark(start(1), 0, 0)) is None
+    forged = mark(start(4), 50, 50, key=NEW_KEY)
+    again = ledger(start(1), start(2), start(3), vouched=tuple(now.vouched))
+    for each in (now, again):
+        with pytest.raises(ValueError, match="wrong seal"):
+            each.loss(1, forged)
+
+
+def test_a_neighbour_that_vouches_for_an_empty_folder_hides_no_proof_of_another() -> None:
+    """The disk of the first neighbour is lost, too, or the neighbour is new."""
+    lost = mark(start(4), 50, 50)
+    empty = table(0, ledger(start(1), key=NEW_KEY, vouched=()))
+    ignorant = table(1, ledger(start(1)))
+    opened = ignorant.open(0)
+    assert opened is not None
+    assert isinstance(empty.accept(ignorant.hello(opened)), Accepted)
+    own = mark(start(1), 0, 0, key=NEW_KEY)
+    assert empty.on_state_advance(1, mark(start(1), 0, 0), own) is None
+    witness = table(2, ledger(start(1)))
+    witness.witness.take(0, lost)
+    for number in (1, 2):
+        starts = [start(each) for each in range(1, number + 1)]
+        vouched = tuple(empty.own.ledger.vouched) if empty.own.ledger is not None else ()
+        empty = table(0, ledger(*starts, key=NEW_KEY, vouched=vouched))
+        dialled = empty.open(2)
+        assert dialled is not None
+        decision = witness.accept(empty.hello(dialled))
+        assert isinstance(decision, Farewell)
+        empty.on_refusal(2, decision)
+        assert empty.loss.startswith("b2 proves that it has run as incarnation 4 with another")
+        assert "wrong seal" in (empty.on_state_advance(1, own, lost) or "")
+    accepted = ledger(start(9), lineage=9, key=NEW_KEY, vouched=())
+    assert accepted.loss(2, lost) is None
+    assert accepted.loss(2, accepted.mark()) is None
+    assert [*accepted.vouched] == [2]
+    for _ in range(2):
+        table(0, accepted).forget(2)
+        assert not accepted.vouched
 
 
 @pytest.mark.parametrize(
@@ -272,9 +308,10 @@ def test_a_client_returns_the_mark_that_ends_an_older_copy() -> None:
 def test_a_mark_that_a_client_invents_proves_nothing_and_vouches_for_nothing(
     is_vouched: bool,
 ) -> None:
-    own = ledger(start(1), start(2), vouched=is_vouched)
+    vouched = (1,) if is_vouched else ()
+    own = ledger(start(1), start(2), vouched=vouched)
     forged = replace_mark(mark(start(9), 7, 9), groups=1 << 40)
     for witnessed in (forged, mark(start(9), 1, 1, key=b"x" * 32), own.mark()):
         broker = table(0, own)
         assert isinstance(greet_as_client(broker, witnessed), Accepted)
-        assert (broker.loss, own.is_vouched) == ("", is_vouched)
+        assert (broker.loss, tuple(own.vouched)) == ("", vouched)

@@ -492,3 +492,58 @@ def test_an_access_broker_proves_the_loss_of_a_server_and_of_its_proxies(is_copy
     assert not cluster.oracle.violations, cluster.oracle.first_violations
     assert [each.sequence for each in subscriber.received] == [*range(1, 21)]
     assert subscriber.client.gaps, "positions behind the received ones are lost"
+
+
+WIDE: dict[str, tuple[tuple[str, str], dict[str, str]]] = {
+    "gryphon": (("b1", "b2"), {"b1": "p1", "b2": "s1"}),
+    "durable": (("b1", "b2"), {"b1": "p1", "b2": "s1"}),
+    "multi_proxy": (("x1", "b1"), {"x1": "p1"}),
+}
+"""Neighbours that lose their disks together, and the witness of each former state."""
+
+
+@pytest.mark.parametrize("world", WIDE)
+def test_neighbours_with_empty_disks_vouch_for_each_other_and_hide_no_proof(world: str) -> None:
+    """The lost brokers connect first; the witnesses return later, and prove both losses."""
+    topology = WORLDS[world][0] if world == "multi_proxy" else cells("p1-b1", "b1-b2", "b2-s1")
+    cluster = SimulatedCluster(
+        topology, world, network=STEADY, parameters=WORLDS[world][1], strict=True
+    )
+    cluster.start()
+    subscriber = cluster.subscribe("s1")
+    cluster.run_until_quiet()
+    publish(cluster, 5)
+    cluster.run_until_quiet()
+    names, witnesses = WIDE[world]
+    lost = {name: cluster.broker(name) for name in names}
+    disks = {name: each.broker.disk for name, each in lost.items()}
+    before = {name: disk.ledger.mark() for name, disk in disks.items()}
+    edges = [cluster.link("p1", names[0]), cluster.link("s1", names[world != "multi_proxy"])]
+    for name, each in lost.items():
+        each.kill()
+        disks[name].put_back(None)
+    for edge in edges:
+        edge.cut()
+    for each in lost.values():
+        each.start()
+    cluster.run_for(5)
+    for name, other in (names, reversed(names)):
+        ledger = disks[name].ledger
+        assert ledger.loss(lost[other].broker.number, ledger.mark()) is None
+    for each in lost.values():
+        each.restart()
+    cluster.run_for(5)
+    for name, witness in witnesses.items():
+        proof = disks[name].ledger.loss(cluster.broker(witness).broker.number, before[name])
+        assert "another state folder, which is lost" in str(proof)
+    for name, each in lost.items():
+        each.kill()
+        cluster.run_for(2)
+        each.put_back(disks[name].copy())
+    for edge in edges:
+        edge.heal()
+    publish(cluster, 5)
+    cluster.run_for(30)
+    cluster.oracle.judge_end()
+    assert not cluster.oracle.violations, cluster.oracle.first_violations
+    assert [each.sequence for each in subscriber.received] == [*range(1, 11)]

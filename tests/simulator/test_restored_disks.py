@@ -254,13 +254,13 @@ def test_lost_positions_of_a_topic_are_publications_that_the_gap_names() -> None
 def test_a_broker_that_serves_on_without_a_proved_part_is_a_violation(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StateLedger, "loss", lambda self, mark: None)
+    monkeypatch.setattr(StateLedger, "loss", lambda self, peer, mark: None)
     report = plan_run("s1", how).report(-1, "")
     assert report.rule == "state lost", report.describe()
 
 
 def test_a_loss_that_never_was_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StateLedger, "loss", lambda self, mark: "it is older")
+    monkeypatch.setattr(StateLedger, "loss", lambda self, peer, mark: "it is older")
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "s1").replace("HOW", "copy")
     unchanged = text.replace("then 6 7", "then 2.1 7").replace("at 4", "at 8")
     report = PlanRun(read_plan(unchanged)).report(-1, "")

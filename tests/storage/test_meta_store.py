@@ -315,7 +315,7 @@ def test_a_folder_keeps_its_first_key_and_its_last_starts(tmp_path: Path) -> Non
         store.begin("d1", new_marks(key, b"start %d" % number, groups=10 * number))
         store.commit([("table", "key", number)])
         marks = store.marks()
-        assert (marks.key, marks.lineage, marks.is_vouched) == (b"first", 0, False)
+        assert (marks.key, marks.lineage, marks.vouched) == (b"first", 0, ())
         assert marks.starts[-1] == (number, b"start %d" % number, number - 1, 10 * number)
         assert len(marks.starts) == min(number, 2)
         store.close()
@@ -329,18 +329,34 @@ def test_a_start_that_accepts_a_loss_begins_a_lineage_without_a_witness(tmp_path
     reopen = on_disk(tmp_path)
     store = reopen()
     store.begin("d1", new_marks(b"key", b"start 1"))
-    store.commit([(WITNESSED, VOUCHED, 1), (WITNESSED, "2", 1)])
-    assert store.marks().is_vouched
+    store.commit([(WITNESSED, VOUCHED, [2, 4]), (WITNESSED, "2", 1)])
+    assert store.marks().vouched == (2, 4)
     store.close()
     store = reopen()
     store.begin("d1", new_marks(b"new", b"start 2"))
-    assert (store.marks().is_vouched, store.marks().lineage) == (True, 0)
+    assert (store.marks().vouched, store.marks().lineage) == ((2, 4), 0)
     store.close()
     store = reopen()
     beginning = store.begin("d1", new_marks(b"new", b"start 3", lineage=99))
     marks = store.marks()
-    assert (marks.key, marks.lineage, marks.is_vouched) == (b"key", 99, False)
+    assert (marks.key, marks.lineage, marks.vouched) == (b"key", 99, ())
     assert beginning.rows == {WITNESSED: {"2": 1}}
+
+
+@pytest.mark.parametrize("rows, vouched", [
+    ([], []),
+    ([("2", [1]), ("4", [1])], []),
+    ([("2", [1]), (VOUCHED, True), ("4", [1])], [2, 4]),
+    ([("2", [1]), (VOUCHED, [4, 3])], [4, 3]),
+])  # fmt: skip
+def test_a_voucher_of_an_earlier_release_is_that_of_neighbours_with_a_mark_here(
+    tmp_path: Path, rows: list[tuple[str, object]], vouched: list[int]
+) -> None:
+    """A neighbour that this folder refused since has no mark here, and still proves its loss."""
+    store = on_disk(tmp_path)()
+    store.begin("d1", new_marks(b"key", b"start 1"))
+    store.commit([(WITNESSED, *row) for row in rows])
+    assert [*store.marks().vouched] == vouched
 
 
 @pytest.mark.parametrize(

@@ -197,18 +197,18 @@ class SimulatedBroker(Endpoint):
     def _begin_lineage(self) -> None:
         self.incarnation += STEP
         self.lineage = self.disk.ledger.lineage = ACCEPTED + self.incarnation
+        self.disk.ledger.vouched.clear()
 
-    def witnessed_mark(self) -> StateMark | None:
-        """Return the mark of durable state that neighbours have; None without a neighbour.
+    def witnessed_mark(self) -> tuple[BrokerNumber, StateMark] | None:
+        """Return a neighbour and the mark of durable state that it has; None without a neighbour.
 
         Marks are sent with heartbeats, so a mark passes wherever a session is alive.
         """
-        ends = [end for peer, end in self.ends.items() if isinstance(peer, int)]
-        is_sent = any(
-            end.other.up and not end.other.deaf and self._network.is_open(self.key, end.peer)
-            for end in ends
-        )
-        return self.disk.ledger.mark() if is_sent else None
+        for peer, end in self.ends.items():
+            is_open = end.other.up and not end.other.deaf
+            if isinstance(peer, int) and is_open and self._network.is_open(self.key, end.peer):
+                return peer, self.disk.ledger.mark()
+        return None
 
     def kill(self, kept: int | None = None) -> None:
         """Lose all volatile state at once; for `kept` see `SimulatedDisk.crash`."""

@@ -160,9 +160,7 @@ class SimulatedDisk:
             ledger.groups,
         )
         starts = [*ledger.starts.values(), present]
-        self.ledger = StateLedger.from_starts(
-            ledger.key, ledger.lineage, starts, is_vouched=ledger.is_vouched
-        )
+        self.ledger = StateLedger.from_starts(ledger.key, ledger.lineage, starts, ledger.vouched)
 
     def commit(self, changes: tuple[Change, ...], token: int | None) -> None:
         """Accept a transaction; with a token, report its durability."""

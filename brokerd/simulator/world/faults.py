@@ -319,7 +319,7 @@ class Faults:
             return None
         do = self._cluster.broker(name)
         copies: list[tuple[Any, ...] | None] = []
-        marks: list[StateMark | None] = []
+        marks: list[tuple[BrokerNumber, StateMark] | None] = []
 
         def copy() -> None:
             copies.append(do.copy(is_empty=how == EMPTY))

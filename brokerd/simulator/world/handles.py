@@ -52,7 +52,11 @@ class BrokerHandle:
         self._restoration.put_back(self.broker, copy)
         return self
 
-    def restore(self, copy: tuple[Any, ...] | None, witnessed: StateMark | None) -> Self:
+    def restore(
+        self,
+        copy: tuple[Any, ...] | None,
+        witnessed: tuple[BrokerNumber, StateMark] | None,
+    ) -> Self:
         """Start on an older copy of the disk, or on an empty disk, as an operator does."""
         self._restoration.restore(self.broker, copy, witnessed)
         return self

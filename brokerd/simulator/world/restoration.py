@@ -38,7 +38,10 @@ class DiskRestoration:
         self._accept(broker)
 
     def restore(
-        self, broker: SimulatedBroker, copy: tuple[Any, ...] | None, witnessed: StateMark | None
+        self,
+        broker: SimulatedBroker,
+        copy: tuple[Any, ...] | None,
+        witnessed: tuple[BrokerNumber, StateMark] | None,
     ) -> None:
         """Start on an older copy of the disk, or on an empty disk.
 
@@ -48,7 +51,7 @@ class DiskRestoration:
         is put back.
 
         Args:
-            witnessed: the newest mark that a neighbour has; None if no neighbour has one.
+            witnessed: a neighbour, and the newest mark that it has; None if no neighbour has one.
 
         Raises:
             InvariantViolated: the broker does not detect a loss that the mark proves, or detects a
@@ -62,8 +65,9 @@ class DiskRestoration:
         disk.put_back(copy)
         disk.begin(broker.incarnation + 1)
         present = disk.ledger.present
-        missing = max(witnessed.commits - present.commits, witnessed.groups - present.groups)
-        cause = disk.ledger.loss(witnessed)
+        peer, mark = witnessed
+        missing = max(mark.commits - present.commits, mark.groups - present.groups)
+        cause = disk.ledger.loss(peer, mark)
         if (missing > 0 or copy is None) != (cause is not None):
             raise InvariantViolated(
                 "state lost",
