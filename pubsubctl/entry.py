@@ -74,7 +74,7 @@ def _restore_checks() -> None:
 
 
 def protect_files() -> None:
-    """Let nobody but the user and the user's group write the files of this command.
+    """Deny write access to the files of this command to users outside the user's group.
 
     In a folder that is writable for all users, private folders can be replaced by others.
     """

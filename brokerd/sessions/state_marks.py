@@ -6,10 +6,10 @@ when it connects; `SessionTable` judges it. A broker with a folder that cannot h
 the broker has sealed runs on an older copy, on a clone, or on an empty folder: acknowledged state
 is lost.
 
-A mark proves a loss only if its seal is right, so no neighbour can end a broker with an invented
-mark once it has vouched for the folder, which is to return a right mark. From a neighbour that has
-not vouched, the folder accepts a mark of another key as its own: so a broker with a lost disk
-detects the loss, whichever of its neighbours returns a mark first.
+A neighbour that returns a mark with a right seal vouches for the folder. From then on, its marks
+prove a loss only if their seals are right, so it cannot end the broker with an invented mark. A
+mark of another key proves a loss, too, if its neighbour has not vouched: so a broker with a lost
+disk detects the loss, whichever of its neighbours returns a mark first.
 
 Paper: none; the papers take stable storage as given.
 """
@@ -99,8 +99,8 @@ class StateLedger:
         """Return how the mark of a neighbour proves that state is lost here; None if no loss.
 
         Raises:
-            ValueError: the mark was made with another key, and this folder is not new to the
-                neighbour.
+            ValueError: the mark was made with another key, and the neighbour has vouched for this
+                folder.
         """
         if mark.lineage < self.lineage:
             return None

@@ -10,7 +10,18 @@ from brokerd.model.fault_verbs import KILLING_VERBS, STANDING_VERBS
 from results.rules.terms import NEVER_NS, doubt
 from results.witnesses.broker_events import JITTER_NS, SLACK_NS, clock_error_ns, list_events
 from results.witnesses.faults import faults_at
-from results.witnesses.folder import FAULTS, MANIFEST, Line, ProcessFolder, RunFolder, stamp_of
+from results.witnesses.folder import (
+    FAULTS,
+    MANIFEST,
+    PLAN,
+    Line,
+    ProcessFolder,
+    RunFolder,
+    stamp_of,
+)
+
+_ANSWERED_WITHIN_NS = 900_000_000
+"""The controller waits for a second for the last counts of a fault, and then heals it."""
 
 
 def check_own_fault(
@@ -123,16 +134,23 @@ def _least_absorbed(
 ) -> int:
     """Return what brokers answered that a fault had absorbed; 0 if an answer may have been lost.
 
-    The answer of a broker is lost if another fault stops the broker meanwhile.
+    The controller adds the answers of all ends. It learns nothing if another fault stops one end
+    meanwhile, or if the last answer takes longer than the controller waits.
     """
+    ends = _ends_of(folder, str(row["target"]))
+    stops = [
+        (stamp_of(folder, other, "requested", last=False) or -NEVER_NS)
+        + clock_error_ns(folder, process.host)
+        for process in brokers
+        if process.name in ends
+        for other in faults_at(folder, process.name)
+        if other["verb"] in (*KILLING_VERBS, *STANDING_VERBS)
+    ]
+    until_ns = min(stops, default=NEVER_NS)
+    if _took_long(folder, row):
+        return 0
     least = 0
     for process in brokers:
-        stops = [
-            stamp_of(folder, other, "requested", last=False) or -NEVER_NS
-            for other in faults_at(folder, process.name)
-            if other["verb"] in (*KILLING_VERBS, *STANDING_VERBS)
-        ]
-        until_ns = min(stops, default=NEVER_NS) + clock_error_ns(folder, process.host)
         counted = [
             (at_ns, line.get(key, 0))
             for at_ns, line in list_events(folder, process, "fault_counted")
@@ -142,6 +160,20 @@ def _least_absorbed(
             return 0
         least += max((n for _, n in counted), default=0)
     return least
+
+
+def _took_long(folder: RunFolder, row: Line) -> bool:
+    """Return True if a fault lasted so long that its last answer may have come too late."""
+    durations = [
+        line.get("duration_ns") or 0
+        for line in folder.lines(PLAN)
+        if line.get("step") == row.get("step")
+    ]
+    stages = [row.get(f"t_{stage}_ns") for stage in ("heal_requested", "healed")]
+    ended_ns, applied_ns = next((ns for ns in stages if ns), None), row.get("t_applied_ns")
+    if ended_ns is None or applied_ns is None:
+        return True
+    return int(ended_ns) - int(applied_ns) - max(durations, default=0) >= _ANSWERED_WITHIN_NS
 
 
 def _ends_of(folder: RunFolder, target: str) -> set[str]:

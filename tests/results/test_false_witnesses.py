@@ -39,6 +39,7 @@ from results.witnesses.counters import _check_seconds
 from results.witnesses.exits import check_exit
 from results.witnesses.figures import _check_faults
 from results.witnesses.gaps import find_broken
+from results.witnesses.link_faults import check_absorbed
 from results.witnesses.load_seconds import _check_lateness
 from results.witnesses.manifest import _check_length
 from results.witnesses.online import doubts_about_findings, findings_online
@@ -480,6 +481,38 @@ def test_publications_are_withheld_during_partitions_alone(
     found = [*_check_withheld(folder)]
     assert len(found) == doubts
     assert all("stats.jsonl and raw/*/*/events.jsonl disagree" in each for each in found)
+
+
+@pytest.mark.parametrize("ended_ns, stopped, doubts", [
+    (2_300_000_000, "", 2), (3_000_000_000, "", 0), (2_300_000_000, "c2", 0),
+    (2_300_000_000, "c1", 0), (2_300_000_000, "c3", 2),
+])  # fmt: skip
+def test_a_last_count_of_an_absorb_may_have_had_no_answer(
+    ended_ns: int, stopped: str, doubts: int
+) -> None:
+    """The last answer of c1 took too long, or the controller asked c2 too, which was stopped."""
+    lines = tuple(
+        {"t_ns": at_ns, "event": "fault_counted", "fault_id": "a@c1"}
+        | {"absorbed_publications": n, "absorbed_bytes": 10 * n}
+        for at_ns, n in ((1_200_000_000, 5), (2_100_000_000, 9))
+    )
+    brokers: Any = [
+        SimpleNamespace(name=name, place=name, host="h", lines=lambda _, of=of: of)
+        for name, of in (("c1", lines), ("c2", ()), ("c3", ()))
+    ]
+    kill = {"verb": "kill", "target": stopped, "t_requested_ns": 1_500_000_000}
+    folder: Any = SimpleNamespace(
+        brokers=["c1", "c2", "c3"], fault_rows=[kill], schedule={}, manifest={}, origin_ns=0,
+        document=lambda name: {},
+        lines=lambda name: [{"step": "a", "duration_ns": 1_000_000_000}],
+        timeline=SimpleNamespace(to_timeline=lambda ns, host: ns, error_ns=lambda a, b: 0),
+    )  # fmt: skip
+    row = {
+        "fault_id": "a", "step": "a", "verb": "absorb", "target": "c1-c2", "state": "healed",
+        "t_applied_ns": 1_000_000_000, "t_heal_requested_ns": ended_ns,
+        "absorbed_msgs": 5, "absorbed_bytes": 50,
+    }  # fmt: skip
+    assert len([*check_absorbed(folder, row, brokers)]) == doubts
 
 
 @pytest.mark.parametrize("published", [(10, 10), (10, 11)])

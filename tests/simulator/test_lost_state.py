@@ -458,6 +458,49 @@ def test_publications_beside_the_proof_of_a_lost_storage_arrive(moment: str) -> 
     cluster.oracle.judge_end()
 
 
+def test_a_lagging_access_broker_discards_epochs_that_a_lost_storage_assigned_again() -> None:
+    """Another access broker proves the loss after two epochs of lost publications are reused."""
+    cluster = SimulatedCluster(
+        unit("p1", "b1", "s1", "s2", storage="b1"),
+        "ges_reliable",
+        network=STEADY,
+        parameters=GesReliableParameters(),
+        strict=True,
+    )
+    cluster.start()
+    subscriber, late = cluster.subscribe("s1"), cluster.subscribe("s2")
+    cluster.run_until_quiet()
+    storage, near, far = cluster.broker("b1"), cluster.link("b1", "s1"), cluster.link("s1", "s2")
+    far.cut()
+    copy = storage.copy(is_empty=False)
+    publish(cluster, 4)
+    cluster.run_for(5)
+    storage.kill()
+    cluster.link("p-p1", "p1").cut()
+    cluster.run_for(2)
+    storage.broker.disk.put_back(copy)
+    near.cut()
+    storage.start()
+    cluster.run_for(2)
+    for _ in range(2):
+        cluster.publish("b1", kind="a")
+        cluster.run_for(0.02)
+    near.heal()
+    cluster.run_for(5)
+    assert "loss_proved" in [event for event, _ in storage.broker.recorded]
+    storage.kill()
+    cluster.run_for(2)
+    storage.put_back(storage.broker.disk.copy())
+    cluster.run_for(5)
+    far.heal()
+    cluster.run_for(10)
+    cluster.link("p-p1", "p1").heal()
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    assert [each.sequence for each in subscriber.received] == [1, 2, 3, 4, 1, 2]
+    assert [each.sequence for each in late.received] == [1, 2]
+
+
 @pytest.mark.parametrize("is_copy", [True, False], ids=["older copy", "empty disk"])
 def test_an_access_broker_proves_the_loss_of_a_server_and_of_its_proxies(is_copy: bool) -> None:
     """No broker has a mark of the server; its positions would be assigned again."""

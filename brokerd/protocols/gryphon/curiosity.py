@@ -78,9 +78,10 @@ class Curiosity:
         source, publisher, _ = stream.identity
         for piece in pieces:
             fresh = stream.request(piece, now_ns, until_ns)
-            self._counters["nacks_sent" if fresh else "nacks_consolidated"] += 1
             if not fresh:
+                self._counters["nacks_consolidated"] += 1
                 continue
+            self._counters["nacks_sent"] += len(receivers)
             requested_ns = TICK_NS * sum(end - start for start, end in fresh)
             for peer in receivers:
                 effects.append(Send(peer, Nack(stream.identity, tuple(fresh))))

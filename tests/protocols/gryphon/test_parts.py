@@ -17,7 +17,7 @@ from brokerd.protocols.gryphon.liveness import GapTable
 from brokerd.protocols.gryphon.messages import Nack
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.interface import MessageReceived, Send
+from brokerd.protocols.interface import MessageReceived, Record, Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from tests.helpers.stream_runs import run_at
 from tests.protocols.gryphon.test_gaps import MS, Limits, ticks_in
@@ -139,6 +139,19 @@ def test_each_request_is_counted_as_sent_or_as_consolidated() -> None:
     assert [each.message for each in effects if isinstance(each, Send)] == [
         Nack(STREAM, ((7, 8), (9, 12)))
     ]
+
+
+def test_a_request_to_all_members_of_a_cell_is_counted_once_per_message() -> None:
+    """Verdicts compare the counter with the logged requests, one for each receiver."""
+    counters = {"nacks_sent": 0, "nacks_consolidated": 0, "nacks_received": 0}
+    links: Any = SimpleNamespace(up=lambda *_, **__: (PARENT, PARENT + 1))
+    streams: Any = []
+    curiosity = Curiosity(GryphonParameters(), streams, links, DeadlineQueue(), counters)
+    stream = Stream(STREAM, 0, (), GryphonParameters())
+    effects = curiosity.request(stream, [[(1, 5)], [(2, 4)]], 1)
+    logged = [each for each in effects if isinstance(each, Record)]
+    assert [each.event for each in logged] == ["retransmission_requested"] * 2
+    assert (counters["nacks_sent"], counters["nacks_consolidated"]) == (2, 1)
 
 
 @pytest.mark.parametrize("is_total", [True, False])

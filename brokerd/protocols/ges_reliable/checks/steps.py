@@ -144,18 +144,24 @@ class GesReliableChecks(ProtocolChecks):
         return known < last_lost_position(self._lineages.get(storage, 0))
 
     def _check_announced(self, broker: BrokerView, message: Events) -> None:
-        """Check that an epoch is one publication for ever, which has no other, in source order."""
+        """Check that an epoch is one publication for ever, which has no other, in source order.
+
+        Before a loss is proved, a storage may assign lost epochs again. An access broker discards a
+        message with epochs on both sides of the loss, and states its subscriptions again.
+        """
         run, last = message.run, dict[SourceId, int]()
         origins = [(each.source, n) for each in run.origins for n in each.sequences]
+        is_lossy = self.world.oracle.losses.is_lossy(message.storage)
         for epoch, origin in zip(run.sequences, origins, strict=True):
+            if is_lossy and is_behind_loss(epoch, run.last):
+                continue
             subject = f"{broker.name}: {origin} at {epoch}"
             root = root_of(hierarchy_from(self.world.graph.overlay), message.storage)
             first_origin = self._announced.setdefault((root, epoch), origin)
             if first_origin != origin:
                 raise InvariantViolated("epoch reused", f"{subject}, where {first_origin} was")
             before = self._epochs.setdefault((root, origin), epoch)
-            is_republished = is_behind_loss(before, epoch)
-            is_republished = is_republished and self.world.oracle.losses.is_lossy(message.storage)
+            is_republished = is_lossy and is_behind_loss(before, epoch)
             if before != epoch and not is_republished:
                 raise InvariantViolated("stored twice", subject)
             source, number = origin
