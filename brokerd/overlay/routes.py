@@ -63,6 +63,12 @@ class Route:
         assert all(isinstance(end[0], int) for end in ends if end), f"ends of {self.steps}"
         assert self.steps, "a route needs a broker"
 
+    def extend(self, onward: "Route") -> "Route":
+        """Return this route followed by a route from its end."""
+        here, there = self.steps[-1], onward.steps[0]
+        assert here == there, f"a route to {here} continues from {there}"
+        return Route((*self.steps, *onward.steps[1:]))
+
 
 @dataclass(frozen=True, slots=True)
 class FailedElements:

@@ -37,10 +37,11 @@ class Hosts:
         self.issued: dict[str, tuple[str, str]] = {}
         self.asked: list[tuple[str, str]] = []
         self._is_deployed = deployed
+        self.connectors = [self._connector(host) for host in ROWS]
 
     async def on_all(self, work: Callable[[Any], Awaitable[None]]) -> None:
-        for host in ROWS:
-            await work(self._connector(host))
+        for connector in self.connectors:
+            await work(connector)
 
     def _connector(self, host: str) -> Any:
         rows = [

@@ -254,7 +254,7 @@ class _WithoutGaps:
         self._oracle = oracle
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._oracle, name) if name != "gap" else lambda *_: None
+        return getattr(self._oracle, name) if name != "on_gap" else lambda *_: None
 
 
 def _return_with(

@@ -13,13 +13,13 @@ The check of each invariant of a protocol that promises reliability:
                                here: `_check_delivery` (before the start)
     I6   acknowledged arrives  here: `_check_acknowledgement`; oracle: `judge_end`
     I7   all or none           oracle: `judge_end` (all: nothing is rejected in a simulation)
-    I8   liveness              swarm: `_fail_liveness`; liveness: `WhileBroken`, while links are
+    I8   liveness              plan_run: `_fail_liveness`; liveness: `WhileBroken`, while links are
                                broken
     I9   bounded memory        growth: `check_growth`, at the end of each seed; a client's window
                                bounds the queues before
     I10  honesty               notices: `judge`; deliveries: `_check_first` (silent)
     I11  locality              no check: a simulation has no processor time to lose
-    I12  no residue            swarm: `_has_converged`, `_list_rest`; effects of faults on hosts:
+    I12  no residue            plan_run: `_has_converged`, `_list_rest`; effects of faults on hosts:
                                tests/fault_injection
     I13  no step back          recounts: `PositionChecks`, durable rows of positions
 """

@@ -74,13 +74,16 @@ class SubscriptionLives:
         """Resume the stream of a client without memory behind its old position.
 
         Old deliveries may repeat, in part: a broker that has crashed meanwhile has lost the last
-        acknowledgements. Announced gaps and notices need not be repeated.
+        acknowledgements. Announced gaps and notices need not be repeated. After a loss, a gap that
+        no process of the client received by its end is not announced to a later process.
         """
         old = before.streams.get(publisher.name)
         if old is None:
             return
         stream.excused |= old.excused
         last = max([old.last, *old.got])  # with those of an earlier broker
+        if before.is_restarted:
+            last = max(last, old.lost_until)
         if stream.old_until >= 0:
             stream.old_until = max(stream.old_until, last)
         if old.fence is not None:

@@ -10,7 +10,7 @@ The places that check the invariants of the protocol's design, by the names of t
     14   exactly once over all roams        deliveries: `judge`; oracle: `judge_end`
     15   nothing before or after            deliveries: `judge` (ended)
     17   a single successor, without one    here: successors
-    19   all arrives, all is released       swarm: liveness, queued publications
+    19   all arrives, all is released       plan_run: liveness, queued publications
     18   one storage, one parent            `test_trees.py`: of every broker
     20   brokers store nothing              here: stateless
     21   started means registered           here: started early

@@ -6,7 +6,7 @@ The checks of each invariant of the protocol's design, by the names of the rules
     I2   events are themselves ghosts: other event
     I3   all ticks assigned    ghosts: unassigned tick
     I4   form of a stream      ghosts: tick order, tick reused; holdings: pubend with a gap
-    I5   once and in order     oracle: `delivered` (duplicate, order, gap), `judge_end`
+    I5   once and in order     oracle: `on_delivered` (duplicate, order, gap), `judge_end`
     I6   done means all        ghosts: final early
     I7   done only grows       traffic: acknowledged ahead, acknowledgement decreased
     I8   log keeps the rest    holdings: chopped early
@@ -16,7 +16,7 @@ The checks of each invariant of the protocol's design, by the names of the rules
     I11  routes                traffic: route back
     I12  on disk before said   ghosts: acknowledged early, other event; joins: joined early
     I13  ranges are canonical  ghosts: ranges
-    I14  in the end            oracle: `judge_end`; swarm: `_list_rest` (gaps, retained events)
+    I14  in the end            oracle: `judge_end`; plan_run: `_list_rest` (gaps, retained events)
     I15  total order           oracle: total order; joins: start unannounced, start early
     I17  filters are known     here: filter known
     I16  bounded memory        holdings: retained, unsettled; growth: `check_growth`;

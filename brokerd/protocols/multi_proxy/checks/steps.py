@@ -14,7 +14,7 @@ The places that check the invariants of the protocol's design, by the names of t
     14   order in a topic      here: topic order
     16   started means followed here: started early (a server of each topic has it on disk, or
                                 waits for the topics of the access broker after a loss)
-    15   no wait is for ever   swarm: liveness
+    15   no wait is for ever   plan_run: liveness
 
 Publications in a gap were retained for `max_retain_ns`: gaps: `judge`. Lost positions are those of
 the lost publications: here, position reused. `tests/protocols/multi_proxy/test_checks.py` shows a
