@@ -11,7 +11,7 @@ BUGS = {
     "one-answer-is-enough": ("ges", 2),
     "begins-before-disk": ("ges_reliable", 1),
     "begins-unfollowed": ("multi_proxy", 1),
-    "followed-before-it-is-written": ("multi_proxy", 21),
+    "followed-before-it-is-written": ("multi_proxy", 27),
 }
 """Named bug → its protocol, and the seed that detects the bug."""
 
