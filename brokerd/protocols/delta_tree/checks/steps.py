@@ -5,9 +5,9 @@ The checks of every invariant of the δ tree's design:
     I1   exactly once          deliveries: `judge` (duplicate)
     I2   order                 deliveries: `_check_rank` (order)
     I3   no gap                deliveries: `_check_rank` (gap), `_check_first` (gap, silent)
-    I4   complete after heal   oracle: `judge_end`; plan_run: `_has_converged`, `_list_rest` (queues,
-                               tags, partition tables empty, no broker recovering; no ended
-                               subscription in a table, or on disk)
+    I4   complete after heal   oracle: `judge_end`; plan_run: `_has_converged`, `_list_rest` (the
+                               queues, tags, partition tables empty, no broker recovering; no
+                               ended subscription in a table, or on disk)
     I5   not before the start  deliveries: `judge` (early, closed gate), `_check_rank` (gap);
                                invariants: `_check_delivery`
     I6   duplicates are such   first_copies: `_check_delivery`, `_check_disagreement`; here:

@@ -177,10 +177,15 @@ class MultiProxyChecks(ProtocolChecks):
         return lineage > 0 and rows.get(str(home.number)) != lineage
 
     def _may_prove_loss(self, owner: BrokerNumber, home: BrokerView) -> bool:
-        """Return True if a broker has a mark of a log that a server has no record of."""
+        """Return True if a broker has a mark of a log that a server has no record of.
+
+        Marks from before an accepted loss prove nothing.
+        """
         mark = home.on_disk().get(LOG_MARKS, {}).get(str(owner))
+        if mark is None or mark[0] < self._lineages.get(owner, 0):
+            return False
         starts = self.world.brokers()[owner].on_disk().get(LOG_STARTS, {})
-        return mark is not None and all(mark[2] != start for start, _ in starts.values())
+        return all(mark[2] != start for start, _ in starts.values())
 
     def _is_serving(self, broker: BrokerView, message: Messages) -> bool:
         """Return True at the server that stores these positions, False at a proxy on the route."""
