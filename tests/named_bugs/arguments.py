@@ -113,8 +113,6 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "gap-is-owed-to-a-client-without-memory": {"again": (1, 3, 4)},
     "gap-excuses-later-publications": {"again": (4,)},
     # plans
-    "waits-for-silence": {"path": _SOUND / "notices_in_every_period.plan"},
-    "all-have-their-turn-at-once": {"path": _SOUND / "one_at_a_time.plan"},
     "moves-to-an-absent-broker": {"path": _SOUND / "moved_to_where_nobody_is.plan"},
     # publishers
     "continues-without-a-record": {"source": SourceId(3, 1, 1)},
