@@ -24,7 +24,7 @@ class Progress(Protocol):
     """A display of the progress of a run."""
 
     def phase(self, name: str, expected_s: float | None = None) -> None:
-        """Show a new phase, with its expected duration if known."""
+        """Show a new phase and, if known, the expected duration."""
 
     def update(self, numbers: Mapping[str, Any]) -> None:
         """Show numbers; later values replace earlier values of the same name."""

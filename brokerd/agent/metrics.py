@@ -314,7 +314,7 @@ async def _request_head(stream: trio.SocketStream) -> bytes | None:
 
 
 async def _end_orderly(stream: trio.SocketStream) -> None:
-    """Read what the client still sends: to close before would discard the sent response."""
+    """Read the rest of the request; an earlier close would discard the response in transit."""
     await stream.send_eof()
     with trio.move_on_after(_LINGER_S):
         while await stream.receive_some(_REQUEST_BYTES):

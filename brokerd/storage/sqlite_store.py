@@ -199,8 +199,8 @@ class SqliteMetaStore:
     def _read_vouched(self) -> tuple[int, ...]:
         """Return the neighbours that have vouched for the folder.
 
-        In a row of an earlier release, these are the neighbours whose marks are here: the broker
-        took them in sessions that it had on this folder.
+        A row of an earlier release names none. Then all neighbours with a mark in this folder have
+        vouched: the broker received their marks in sessions on this folder.
         """
         texts = self._connection.execute(
             "SELECT key, value FROM rows WHERE name = ? ORDER BY rowid", (WITNESSED,)

@@ -114,6 +114,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "gap-excuses-later-publications": {"again": (4,)},
     # plans
     "moves-to-an-absent-broker": {"path": _SOUND / "moved_to_where_nobody_is.plan"},
+    "gap-of-an-ended-process-is-owed": {"path": _SOUND / "ended_before_the_gap.plan"},
     # publishers
     "continues-without-a-record": {"source": SourceId(3, 1, 1)},
     # reference

@@ -592,7 +592,7 @@ class RoamingClients:
         self.own.acknowledge_through(client, self.publishes.done(run.source))
 
     def _refuse_older_copy(self, message: Stored, highest: int) -> None:
-        """Refuse a publisher whose numbers the storage has from a process with a later state."""
+        """Refuse a publisher with an older copy of its store: the storage has later numbers."""
         for client in self.table.clients.values():
             if client.source == message.source and client.connected:
                 reason = older_copy(client.name, highest, message.through)

@@ -370,7 +370,7 @@ class Clients:
         self._disk.commit((row,), partial(self._on_restarted, local))
 
     def _on_restarted(self, local: OwnSubscription) -> None:
-        """Announce the gap of a restart whose row is durable: a crash restarts no later."""
+        """Announce the gap of a restart, once its row is durable."""
         self._restarting[local] -= 1
         if self._restarting[local]:
             return

@@ -74,8 +74,8 @@ class SubscriptionLives:
         """Resume the stream of a client without memory behind its old position.
 
         Old deliveries may repeat, in part: a broker that has crashed meanwhile has lost the last
-        acknowledgements. Announced gaps and notices need not be repeated. After a loss, a gap that
-        no process of the client received by its end is not announced to a later process.
+        acknowledgements. Announced gaps and notices need not be repeated. After a loss, the
+        broker announces the gap to the process that it lost; a later process is owed none.
         """
         old = before.streams.get(publisher.name)
         if old is None:

@@ -117,7 +117,7 @@ class GryphonChecks(ProtocolChecks):
             self._examined[broker.number] = state
 
     def examine(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-        """Check the state of a broker: of all streams whose state was not examined yet."""
+        """Check all streams of a broker whose state has changed since the last check."""
         core = gryphon_of(broker.protocol)
         ghosts, take = self.ghosts, self._states.take
         for stream in core.streams:
